@@ -1,0 +1,45 @@
+# `make demo` and `make test` need Python 3.10+, make and pip; everything else they install into .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: help demo test lint types slow bench docs clean
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+
+$(BIN)/python:
+	$(PYTHON) -m venv .venv
+
+.venv/demo-installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) -e '.[study]'
+	@touch $@
+
+.venv/test-installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) -e '.[all,dev,docs,peers]'
+	@touch $@ .venv/demo-installed
+
+demo: .venv/demo-installed  ## the main job on embedded data: a table and where the report is
+	$(BIN)/acls explain
+
+lint: .venv/test-installed  ## style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/test-installed  ## static types, strict
+	$(BIN)/mypy
+
+test: lint types  ## lint, types and the whole suite but the slow tests
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+slow: .venv/test-installed  ## the tests that take minutes
+	$(BIN)/python -m pytest -m slow
+
+bench: .venv/test-installed  ## ratios against the peers, in one run
+	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+docs: .venv/test-installed  ## the site, into site/
+	$(BIN)/mkdocs build --strict
+
+clean:  ## remove what was built
+	rm -rf .venv build dist site .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,39 @@
+"""Train, measure, fix, compare and report the calibration of neural networks.
+
+The public names are loaded on first use, so that ``acls --help`` does not pay for importing torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Predictions": "acls.predictions",
+    "Suite": "acls.metrics",
+    "effective_label": "acls.losses",
+    "make_loss": "acls.losses",
+    "make_calibrator": "acls.calibrators",
+}
+_SUBPACKAGES = ("calibrators", "data", "integrations", "losses", "metrics", "models", "recipes", "report")
+
+__all__ = ["__version__", *_HOME, *_SUBPACKAGES]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SUBPACKAGES:
+        return importlib.import_module(f"acls.{name}")
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    # The losses and calibrators are public by their class names: acls.ACLS, acls.Temperature, ...
+    for registry in ("losses", "calibrators"):
+        found = importlib.import_module(f"acls.{registry}").REGISTRY.get(name)
+        if found is not None:
+            return found
+    raise AttributeError(f"module 'acls' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

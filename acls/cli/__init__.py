@@ -1,0 +1,75 @@
+"""The command line: each command is a module of this package with `configure(parser)` and `run(args)`.
+
+Only the chosen command's module is imported, and torch only when it runs, so help comes at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+import acls
+from acls.errors import InputError, MissingExtra
+
+COMMANDS = {
+    "methods": "list every training method with its type, paper, year and defaults",
+    "explain": "show the label that each method really trains towards",
+}
+
+EXAMPLE = """\
+examples:
+  acls methods
+  acls explain --logits 9,2,1,-1 --label 0
+"""
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
+    """Keeps examples as written and shows the default of every option that has one."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default in (None, False, argparse.SUPPRESS):
+            return action.help
+        return super()._get_help_string(action)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; 0 if all went well, 1 if a check failed, 2 for bad input, 130 after Ctrl-C."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    chosen = next((word for word in arguments if not word.startswith("-")), None)
+    parser = _parser(chosen)
+    args = parser.parse_args(arguments)
+    if args.command is None:
+        parser.print_help()
+        return 0
+    try:
+        return int(args.run(args) or 0)
+    except (InputError, MissingExtra) as error:
+        print(f"acls {args.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"acls {args.command}: stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output went away, as `head` does
+        sys.stderr.close()
+        return 0
+
+
+def _parser(chosen: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="acls", description=acls.__doc__.splitlines()[0], epilog=EXAMPLE, formatter_class=_Formatter
+    )
+    parser.add_argument("--version", action="version", version=f"acls {acls.__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for name, summary in COMMANDS.items():
+        if name != chosen:
+            commands.add_parser(name, help=summary, add_help=False)
+            continue
+        module = importlib.import_module(f"acls.cli.{name}")
+        command = commands.add_parser(
+            name, help=summary, description=module.__doc__, epilog=module.EXAMPLE, formatter_class=_Formatter
+        )
+        module.configure(command)
+        command.set_defaults(run=module.run)
+    return parser

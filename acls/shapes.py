@@ -1,0 +1,145 @@
+"""The contract on shapes: logits ``(N, K, *D)``, target ``(N, *D)``; classes on axis 1, as in torch's own cross_entropy.
+
+Everything that takes logits and a target (losses, metrics, calibrators) comes through here, so that shapes are
+checked, dense maps flattened and ``ignore_index`` handled in one place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from acls.errors import InputError
+
+IGNORE_INDEX = -100
+
+
+@dataclass(frozen=True)
+class Positions:
+    """Logits and target as a list of positions: samples, or the pixels of dense maps in row-major order."""
+
+    logits: Tensor
+    """``(M, K)``, float32 or wider."""
+    target: Tensor
+    """``(M,)`` int64 classes, 0 where the position is ignored; or ``(M, K)`` soft labels."""
+    valid: Tensor | None
+    """``(M,)`` bool, False where the position is ignored. None: all count."""
+    shape: torch.Size
+    """``(N, *D)``, the shape of one value a position."""
+
+    @property
+    def soft(self) -> bool:
+        """Whether the target is a distribution over classes."""
+        return self.target.ndim == 2
+
+    @property
+    def n_classes(self) -> int:
+        return self.logits.shape[1]
+
+    def count(self) -> Tensor | int:
+        """The number of positions that count: a tensor where it is not known without a look at the data."""
+        return self.logits.shape[0] if self.valid is None else self.valid.sum()
+
+    def compact(self) -> Positions:
+        """Drop the ignored positions. Looks at the data: on a GPU this waits for it, so losses do without."""
+        if self.valid is None:
+            return self
+        logits, target = self.logits[self.valid], self.target[self.valid]
+        return Positions(logits, target, None, torch.Size([logits.shape[0]]))
+
+
+def flatten(logits: Tensor, target: Tensor, *, ignore_index: int = IGNORE_INDEX) -> Positions:
+    """Check logits and target against each other and flatten them to positions.
+
+    Half precision is widened to float32. Class ids are checked against ``0..K-1`` where a look at the data is
+    free, that is on a CPU outside of ``torch.compile``; there, too, ``valid`` is None when nothing is ignored.
+    """
+    check_logits(logits)
+    n_classes = logits.shape[1]
+    expected = logits.shape[:1] + logits.shape[2:]
+    rows = flatten_logits(logits)
+    if target.shape == logits.shape and target.is_floating_point():
+        return Positions(rows, flatten_logits(target).to(rows.dtype), None, expected)
+    if target.shape != expected:
+        raise InputError(
+            f"target has shape {_show(target.shape)}, but logits {_show(logits.shape)} call for "
+            f"{_show(expected)}: the same without axis 1, which holds the classes"
+            f"{_soft_hint(logits, target)}"
+        )
+    if target.is_floating_point() or target.dtype == torch.bool:
+        raise InputError(
+            f"target has dtype {target.dtype}, but class ids are integers: pass target.long(), "
+            f"or soft labels of the logits' shape {_show(logits.shape)}"
+        )
+    labels = target.reshape(-1)
+    if labels.dtype != torch.int64:
+        labels = labels.long()
+    if labels.device.type == "cpu" and not torch.compiler.is_compiling():
+        if _all_within(labels, n_classes):
+            return Positions(rows, labels, None, expected)
+        _reject_out_of_range(labels, n_classes, ignore_index)
+    valid = labels != ignore_index
+    return Positions(rows, torch.where(valid, labels, 0), valid, expected)
+
+
+def check_logits(logits: Tensor) -> None:
+    """Raise unless logits are floating point with a class axis: ``(N, K, *D)``."""
+    if logits.ndim < 2:
+        raise InputError(
+            f"logits have shape {_show(logits.shape)}, but (N, K) or (N, K, *D) is called for: "
+            "axis 0 holds the samples, axis 1 the classes"
+        )
+    if not logits.is_floating_point():
+        raise InputError(f"logits have dtype {logits.dtype}, but a floating point type is called for")
+
+
+def flatten_logits(logits: Tensor) -> Tensor:
+    """Return logits ``(N, K, *D)`` as rows ``(M, K)`` in float32 or wider."""
+    if logits.ndim > 2:
+        logits = logits.movedim(1, -1).reshape(-1, logits.shape[1])
+    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+
+
+def unflatten_logits(rows: Tensor, shape: torch.Size) -> Tensor:
+    """Undo `flatten_logits`: rows ``(M, K)`` back to the ``(N, K, *D)`` of ``shape``."""
+    if len(shape) == 2:
+        return rows
+    return rows.reshape(shape[:1] + shape[2:] + rows.shape[1:]).movedim(-1, 1)
+
+
+def labelled_mean(values: Tensor, valid: Tensor | None) -> Tensor:
+    """Average one value a position over the positions that count; 0, with zero gradient, when none does."""
+    if valid is None:
+        return values.mean() if values.numel() else values.sum()
+    # The ignored are replaced, not multiplied by 0: an infinite value there must not become NaN.
+    return torch.where(valid, values, 0.0).sum() / valid.sum().clamp(min=1)
+
+
+def _all_within(labels: Tensor, n_classes: int) -> bool:
+    if labels.numel() == 0:
+        return True
+    low, high = torch.aminmax(labels)
+    return bool(low >= 0) and bool(high < n_classes)
+
+
+def _reject_out_of_range(labels: Tensor, n_classes: int, ignore_index: int) -> None:
+    wrong = labels[((labels < 0) | (labels >= n_classes)) & (labels != ignore_index)]
+    if wrong.numel():
+        value = int(wrong[0])
+        raise InputError(
+            f"target holds {value}, outside 0..{n_classes - 1}: pass ignore_index={value} to leave those positions out"
+        )
+
+
+def _soft_hint(logits: Tensor, target: Tensor) -> str:
+    if target.shape == logits.shape:
+        return "; soft labels of the logits' shape must be floating point"
+    if target.ndim == logits.ndim and target.is_floating_point():
+        return f"; soft labels have the logits' shape {_show(logits.shape)}"
+    return ""
+
+
+def _show(shape: torch.Size) -> str:
+    return str(tuple(shape))

@@ -1,0 +1,24 @@
+"""What the tests share: where real data is, if it is there, and one thread per test process."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+SHARED = Path(os.environ.get("ACLS_SHARED", Path(__file__).parents[2] / "shared"))
+
+
+@pytest.fixture(scope="session")
+def shared():
+    """The folder of golden values and real data beside the clone."""
+    if not SHARED.is_dir():
+        pytest.skip(f"no real data at {SHARED}: set ACLS_SHARED to its folder")
+    return SHARED
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread():
+    # xdist runs a process a core; more threads than that would only slow each other down.
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        torch.set_num_threads(1)

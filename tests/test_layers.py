@@ -1,0 +1,105 @@
+"""Imports point down only, and importing acls brings nothing that is not needed."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "acls"
+
+# Each layer may import itself and what stands above it in this list.
+LAYERS = [
+    {"errors"},
+    {"shapes", "distributed"},
+    {"predictions", "storage"},
+    {"metrics"},
+    {"losses", "calibrators", "doctor"},
+    {"data", "models"},
+    {"recipes"},
+    {"train"},
+    {"study"},
+    {"report"},
+    {"integrations", "cli", "__main__"},
+]
+HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}
+CORE = {"torch", "numpy", "acls"} | sys.stdlib_module_names
+
+
+def _layer(path: Path) -> str:
+    part = path.relative_to(PACKAGE).parts[0]
+    return part.removesuffix(".py")
+
+
+def _imports(path: Path):
+    """Yield (absolute module, whether the import runs when the file is imported)."""
+    tree = ast.parse(path.read_text())
+    typing_only = {
+        id(node)
+        for branch in ast.walk(tree)
+        if isinstance(branch, ast.If) and getattr(branch.test, "id", "") == "TYPE_CHECKING"
+        for node in ast.walk(branch)
+    }
+    inside = {
+        id(node)
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+    }
+    for node in ast.walk(tree):
+        eager = id(node) not in inside and id(node) not in typing_only
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, eager
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import; write it out"
+            yield node.module, eager
+
+
+def test_imports_point_down_only():
+    wrong = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if path.parent == PACKAGE and path.name == "__init__.py":
+            continue
+        own = HEIGHT[_layer(path)]
+        for module, _ in _imports(path):
+            if module.startswith("acls.") and HEIGHT[module.split(".")[1]] > own:
+                wrong.append(f"{path.relative_to(PACKAGE.parent)} imports {module}, which is above it")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_extras_are_imported_where_they_are_used():
+    wrong = [
+        f"{path.relative_to(PACKAGE.parent)} imports {module} when it is itself imported"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if _layer(path) != "integrations"
+        for module, eager in _imports(path)
+        if eager and module.split(".")[0] not in CORE
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_only_distributed_imports_torch_distributed():
+    wrong = [
+        str(path.relative_to(PACKAGE.parent))
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path.name != "distributed.py"
+        for module, _ in _imports(path)
+        if module.startswith("torch.distributed")
+    ]
+    assert not wrong
+
+
+def test_help_does_not_import_torch():
+    code = "import sys, acls.cli\ntry: acls.cli.main(['--help'])\nexcept SystemExit: pass\nassert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_import_brings_no_extra():
+    """Not even where the extras are installed: whoever only wants a loss does not pay for pandas."""
+    extras = "matplotlib scipy sklearn pandas pyarrow safetensors rich optuna ray lightning torchvision timm".split()
+    code = (
+        "import sys, acls\nacls.ACLS, acls.Suite, acls.Temperature, acls.Predictions\n"
+        f"print([name for name in {extras!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"
