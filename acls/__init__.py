@@ -19,7 +19,7 @@ _HOME = {
 }
 _SUBPACKAGES = ("calibrators", "data", "integrations", "losses", "metrics", "models", "recipes", "report")
 
-__all__ = ["__version__", *_HOME, *_SUBPACKAGES]  # noqa: PLE0604
+__all__ = ["__version__", *_HOME, *_SUBPACKAGES]
 
 
 def __getattr__(name: str) -> Any:

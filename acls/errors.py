@@ -40,6 +40,4 @@ def require(module: str, *, extra: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not module.startswith(error.name):
             raise
-        raise MissingExtra(
-            f"this needs {error.name}, which is not installed: pip install 'acls[{extra}]'"
-        ) from error
+        raise MissingExtra(f"this needs {error.name}, which is not installed: pip install 'acls[{extra}]'") from error
