@@ -1,4 +1,4 @@
-"""The contract on shapes: logits ``(N, K, *D)``, target ``(N, *D)``; classes on axis 1, as torch's cross_entropy has it.
+"""The contract on shapes: logits ``(N, K, *D)``, target ``(N, *D)``; classes on axis 1, as in torch's cross_entropy.
 
 Everything that takes logits and a target (losses, metrics, calibrators) comes through here, so that shapes are
 checked, dense maps flattened and ``ignore_index`` handled in one place.

@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).parents[1] / "acls"
 # Each layer may import itself and what stands above it in this list.
 LAYERS = [
     {"errors"},
-    {"shapes", "distributed"},
+    {"shapes", "distributed", "modules"},
     {"predictions", "storage"},
     {"metrics"},
     {"losses", "calibrators", "doctor"},
@@ -22,7 +22,7 @@ LAYERS = [
     {"integrations", "cli", "__main__"},
 ]
 HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}
-CORE = {"torch", "numpy", "acls"} | sys.stdlib_module_names
+CORE = {"torch", "numpy", "acls", "typing_extensions"} | sys.stdlib_module_names  # torch brings typing_extensions
 
 
 def _layer(path: Path) -> str:

@@ -1,0 +1,93 @@
+"""Modules that are dataclasses: their fields are their settings, and the only place where a default stands."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+from typing_extensions import dataclass_transform
+
+from acls.errors import InputError, suggest
+
+M = TypeVar("M", bound="Configured")
+
+
+@dataclass_transform(eq_default=False, kw_only_default=True, field_specifiers=(dataclasses.field,))
+class Configured(nn.Module):
+    """An `nn.Module` whose subclasses are keyword-only dataclasses: they print, copy and record themselves.
+
+    Give a field that holds a module or a tensor a ``default_factory``: a plain default is a class attribute, which
+    would hide the submodule or buffer of that name.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        dataclasses.dataclass(eq=False, kw_only=True, repr=False)(cls)
+
+    def __new__(cls, *args: Any, **fields: Any) -> Any:
+        known = [field.name for field in dataclasses.fields(cls) if field.init] if cls is not Configured else []
+        for name in fields:
+            if name not in known:
+                raise TypeError(f"{cls.__name__} has no field {name!r}{suggest(name, known)}")
+        if args:
+            raise TypeError(f"{cls.__name__} takes its fields by name: {cls.__name__}({', '.join(known[:1])}=...)")
+        module = super().__new__(cls)
+        # The generated __init__ assigns the fields, which nn.Module allows only once it is set up itself.
+        nn.Module.__init__(module)
+        return module
+
+    def settings(self) -> dict[str, Any]:
+        """Return the fields as plain values that JSON can hold; a module among them becomes its name and fields."""
+        return {field.name: _plain(getattr(self, field.name)) for field in _fields(self)}
+
+    def __repr__(self) -> str:
+        """Show the fields that differ from their defaults, as one would write them."""
+        told = [f"{f.name}={_show(getattr(self, f.name))}" for f in _fields(self) if not _is_default(self, f)]
+        return f"{type(self).__name__}({', '.join(told)})"
+
+
+def make(registry: Mapping[str, type[M]], name: str, what: str, **fields: Any) -> M:
+    """Build a registered class by name; upper and lower case are the same."""
+    by_name = {known.lower(): kind for known, kind in registry.items()}
+    if name.lower() not in by_name:
+        raise InputError(f"there is no {what} {name!r}{suggest(name, registry)}")
+    return by_name[name.lower()](**fields)
+
+
+def choose(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Raise unless the value of the field ``name`` is one of the choices."""
+    if value not in choices:
+        raise InputError(f"{name}={value!r} is not among {', '.join(map(repr, choices))}{_hint(value, choices)}")
+
+
+def _hint(value: object, choices: tuple[str, ...]) -> str:
+    hint = suggest(str(value), choices)
+    return hint if "did you mean" in hint else ""
+
+
+def _fields(module: Configured) -> list[dataclasses.Field[Any]]:
+    return [field for field in dataclasses.fields(module) if field.init]  # type: ignore[arg-type]
+
+
+def _is_default(module: Configured, field: dataclasses.Field[Any]) -> bool:
+    value = getattr(module, field.name)
+    default = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
+    if isinstance(value, Tensor):
+        return False
+    if isinstance(value, Configured) and isinstance(default, Configured):
+        return repr(value) == repr(default)
+    return bool(value == default)
+
+
+def _show(value: Any) -> str:
+    return str(value.tolist()) if isinstance(value, Tensor) else repr(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Configured):
+        return {"name": type(value).__name__, **value.settings()}
+    if isinstance(value, Tensor):
+        return value.tolist()
+    return list(value) if isinstance(value, tuple) else value
