@@ -37,9 +37,9 @@ def torchvision() -> ModuleType:
     if not _declared:
         import torch
 
-        library = torch.library.Library("torchvision", "DEF")
+        library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
         for schema in _SCHEMAS:
-            library.define(schema)
+            library.define(schema)  # type: ignore[no-untyped-call]
         _declared.append(library)
     for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
         del sys.modules[name]

@@ -1,0 +1,72 @@
+"""Data sets as three parts with numbered samples: ``load(DataOptions(name="digits"))``.
+
+Nothing heavier than the options is imported here: each data set's module is, when it is loaded.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from acls.errors import InputError, suggest
+from acls.options import option
+
+if TYPE_CHECKING:
+    from acls.data.parts import Data
+
+# The module that holds each data set, and what it is.
+CATALOGUE = {
+    "digits": ("digits", "1,797 handwritten digits, 8x8, embedded in scikit-learn: the default"),
+    "synthetic": ("synthetic", "points whose labels are drawn from known probabilities"),
+    "synthetic_segmentation": ("synthetic", "images whose pixels' labels are drawn from known probabilities"),
+    "cifar10": ("cifar", "60,000 images of 10 classes, 32x32"),
+    "cifar100": ("cifar", "60,000 images of 100 classes, 32x32"),
+    "tiny_imagenet": ("tiny_imagenet", "110,000 images of 200 classes, 64x64"),
+    "imagenet": ("imagenet", "1.3 million images of 1,000 classes"),
+    "voc": ("voc", "PASCAL VOC 2012 segmentation, 20 classes and background"),
+    "folder": ("folder", "your images, a folder a class"),
+    "segmentation_folder": ("folder", "your images and masks"),
+}
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """What to load, how to split it, and what happens to an image before the network sees it."""
+
+    name: str = option("digits", "data set", choices=tuple(CATALOGUE))
+    root: str | None = option(None, "folder, or zip file, that holds the data set")
+    download: bool = option(False, "fetch the data set into root if it is not there")
+    val: float = option(0.1, "share of the training samples held out for validation")
+    split: str = option(
+        "stratified", "how the held-out samples are drawn: by class, or from all", choices=("stratified", "shuffled")
+    )
+    split_seed: int = option(1, "seed of the split; it does not change with the run's seed")
+    n_train: int | None = option(None, "use only so many training samples, by class in proportion; none for all")
+    n_samples: int = option(2000, "how many samples the synthetic data sets draw")
+    train_list: str = option("train", "VOC's list of training images: train, or trainaug for the augmented 10,582")
+    size: int | None = option(None, "side of the square images that the network gets; none for the data set's own")
+    memory: bool = option(True, "keep decoded images in memory, augmented by the batch; false to read files as needed")
+    pad: int = option(0, "random crops after padding by so many pixels")
+    flip: bool = option(False, "random horizontal flips")
+    jitter: float = option(0.0, "random change of brightness and contrast, up to this share")
+    erase: float = option(0.0, "probability that a random box of the image is replaced by noise")
+    scale: float = option(1.0, "smallest share of the area that a random resized crop takes; 1 for no such crop")
+    normalise: str = option(
+        "none",
+        "whose mean and deviation normalise the pixels",
+        choices=("none", "cifar10", "cifar100", "imagenet"),
+    )
+    mix: str = option("none", "mix the images of a batch, and their labels", choices=("none", "cutmix", "mixup"))
+    mix_alpha: float = option(1.0, "both parameters of the Beta distribution that the share of the mix is drawn from")
+    mix_prob: float = option(0.5, "share of the batches that are mixed")
+    workers: int = option(0, "processes that read files; images in memory need none")
+
+
+def load(options: DataOptions, *, seed: int = 1) -> Data:
+    """Load a data set and split it; ``seed`` drives the augmentations."""
+    if options.name not in CATALOGUE:
+        raise InputError(f"there is no data set {options.name!r}{suggest(options.name, CATALOGUE)}")
+    module = importlib.import_module(f"acls.data.{CATALOGUE[options.name][0]}")
+    data: Data = module.load(options, seed)
+    return data

@@ -1,0 +1,168 @@
+"""Where samples are kept, and the parts that training, validation and test take of them.
+
+An item is ``(x, y, index)``: the input, its class id or label map, and its number inside the part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from acls.data.augment import Augment, Normalise
+from acls.data.keyed import seed_of
+from acls.errors import InputError
+from acls.shapes import IGNORE_INDEX
+
+Batch = tuple[Tensor, Tensor, Tensor]
+
+
+class Draw(NamedTuple):
+    """The samples of one batch, by their numbers in the part, and the epoch that their augmentation belongs to."""
+
+    samples: Tensor
+    epoch: int
+
+
+class Source(Protocol):
+    """Samples that can be had by number."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, numbers: Tensor, key: tuple[int, int] | None, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and targets; augmented by the key (seed, epoch) and each sample's index, plain where it is None."""
+        ...
+
+
+@dataclass(frozen=True)
+class InMemory:
+    """Decoded samples as two tensors; a batch is taken and augmented at once."""
+
+    x: Tensor
+    """``(N, ...)``: bytes for images in 0..255, else float32 as the network gets it."""
+    y: Tensor
+    """``(N,)`` class ids, or ``(N, H, W)`` label maps."""
+    augment: Augment = field(default_factory=Augment)
+    normalise: Normalise = field(default_factory=Normalise)
+    void: int = IGNORE_INDEX
+    truth: Tensor | None = None
+    """``(N, K, *D)``: the probabilities that the labels were drawn from, where they are known."""
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def take(self, numbers: Tensor, key: tuple[int, int] | None, index: Tensor) -> tuple[Tensor, Tensor]:
+        x, y = self.x[numbers], self.y[numbers]
+        if key is None:
+            return self.normalise(self.normalise.scaled(x)), y.long()
+        x, y = self.augment(x, y, normalise=self.normalise, seed=key[0], epoch=key[1], index=index, void=self.void)
+        return x, y.long()
+
+
+@dataclass(frozen=True)
+class OnDisk:
+    """Samples that are read and decoded when they are asked for."""
+
+    count: int
+    read: Callable[[int], tuple[Any, Any]]
+    """The undecorated sample: a Pillow image, and its class id or label map."""
+    train: Callable[[Any, Any], tuple[Tensor, Tensor]]
+    plain: Callable[[Any, Any], tuple[Tensor, Tensor]]
+
+    def __len__(self) -> int:
+        return self.count
+
+    def take(self, numbers: Tensor, key: tuple[int, int] | None, index: Tensor) -> tuple[Tensor, Tensor]:
+        items = []
+        for number, i in zip(numbers.tolist(), index.tolist(), strict=True):
+            sample = self.read(number)
+            if key is None:
+                items.append(self.plain(*sample))
+                continue
+            # The transforms draw from torch's global generator: lend them one that belongs to this sample.
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed_of(*key, i))
+                items.append(self.train(*sample))
+        xs, ys = zip(*items, strict=True)
+        return torch.stack(xs), torch.stack(ys)
+
+
+class Part(Dataset[Batch]):
+    """Some samples of a source, numbered from 0: a training, validation or test part."""
+
+    def __init__(self, source: Source, chosen: Tensor, *, seed: int | None = None) -> None:
+        """Take the samples with the numbers ``chosen``; with a seed they are augmented."""
+        self.source, self.chosen, self.seed = source, chosen, seed
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def __getitem__(self, i: int) -> Batch:
+        x, y, index = self.__getitems__(Draw(torch.tensor([i]), 0))
+        return x[0], y[0], index[0]
+
+    def __getitems__(self, draw: Draw) -> Batch:
+        """A batch at once; torch's DataLoader calls this with what its batch sampler gives."""
+        key = None if self.seed is None else (self.seed, draw.epoch)
+        x, y = self.source.take(self.chosen[draw.samples], key, draw.samples)
+        return x, y, draw.samples
+
+    def plain(self) -> Part:
+        """The same samples without augmentation."""
+        return Part(self.source, self.chosen)
+
+    @property
+    def truth(self) -> Tensor | None:
+        """The probabilities that the labels were drawn from, where they are known."""
+        known: Tensor | None = getattr(self.source, "truth", None)
+        return None if known is None else known[self.chosen]
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data set in three parts."""
+
+    train: Part
+    val: Part
+    test: Part
+    names: tuple[str, ...]
+    """The classes' names, in the order of their ids."""
+    void: int = IGNORE_INDEX
+    """The label of positions that count for nothing."""
+    segmentation: bool = False
+
+    @property
+    def n_classes(self) -> int:
+        return len(self.names)
+
+    def splits(self) -> dict[str, Tensor]:
+        """Each part's samples by their numbers in the data set."""
+        return {"train": self.train.chosen, "val": self.val.chosen, "test": self.test.chosen}
+
+
+def batches(part: Part, draws: Sequence[Draw], *, workers: int = 0, pin: bool = False) -> Iterator[Batch]:
+    """The batches of the draws, in their order, read by ``workers`` processes beside this one (0: by this one)."""
+    if workers == 0:
+        yield from map(part.__getitems__, draws)
+        return
+    sampler: Any = draws  # typed for lists of numbers, but handed as it is to __getitems__
+    loader = DataLoader(part, batch_sampler=sampler, num_workers=workers, collate_fn=_as_is, pin_memory=pin)
+    try:
+        yield from loader
+    except InputError as error:
+        # A worker's error comes with its traceback as text; the last line is the message for the user.
+        raise InputError(str(error).strip().splitlines()[-1].split("InputError: ", 1)[-1]) from error
+
+
+def in_order(part: Part, batch: int, *, first: int = 0, step: int = 1) -> list[Draw]:
+    """Draws of every ``step``-th sample from ``first`` on: a process's shard, neither padded nor repeated."""
+    numbers = torch.arange(first, max(len(part), first), step)
+    return [Draw(numbers[start : start + batch], 0) for start in range(0, len(numbers), batch)]
+
+
+def _as_is(batch: Any) -> Any:
+    return batch

@@ -1,0 +1,67 @@
+"""Which samples are held out: by class or from all, always the same for the same seed."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from acls.errors import InputError
+
+
+def hold_out(labels: Tensor, share: float, *, rule: str = "stratified", seed: int = 1) -> tuple[Tensor, Tensor]:
+    """Split the numbers ``0..N-1`` into kept and held-out ones, each in ascending order.
+
+    ``shuffled`` holds out the first of all numbers in random order, as CIFAR-10's protocol does; ``stratified`` the
+    last of each class's, as Tiny-ImageNet's. A class keeps at least one sample, and gives one if it has two or more.
+    """
+    if not 0 <= share < 1:
+        raise InputError(f"the held-out share is {share}, but 0 <= share < 1 is called for")
+    random = np.random.RandomState(seed)  # NumPy promises that this generator's numbers never change
+    if share == 0:
+        held = np.zeros(0, dtype=np.int64)
+    elif rule == "shuffled":
+        held = random.permutation(len(labels))[: round(share * len(labels))]
+    else:
+        parts = []
+        for members in _by_class(labels):
+            random.shuffle(members)
+            count = min(max(round(share * len(members)), 1), len(members) - 1)
+            parts.append(members[len(members) - count :])
+        held = np.concatenate(parts)
+    kept = np.setdiff1d(np.arange(len(labels)), held)
+    return torch.from_numpy(kept), torch.from_numpy(np.sort(held))
+
+
+def per_class(labels: Tensor, count: int, *, seed: int = 1) -> tuple[Tensor, Tensor]:
+    """Hold out ``count`` samples of each class, as in ImageNet's 10 for validation and 40 for the test."""
+    random = np.random.RandomState(seed)
+    parts = []
+    for number, members in enumerate(_by_class(labels)):
+        if len(members) <= count:
+            raise InputError(f"class {number} has {len(members)} samples: {count} cannot be held out and some kept")
+        random.shuffle(members)
+        parts.append(members[:count])
+    held = np.sort(np.concatenate(parts))
+    return torch.from_numpy(np.setdiff1d(np.arange(len(labels)), held)), torch.from_numpy(held)
+
+
+def subset(labels: Tensor, chosen: Tensor, count: int | None, *, seed: int = 1) -> Tensor:
+    """At most ``count`` of the chosen numbers, the classes in proportion, in ascending order; all for None."""
+    if count is None or count >= len(chosen):
+        return chosen
+    if count < 1:
+        raise InputError(f"n_train is {count}, but at least one sample is called for")
+    random = np.random.RandomState(seed)
+    # Each class's members get evenly spaced ranks; the lowest ranks are a sample with the classes in proportion.
+    ranks = np.empty(len(chosen))
+    for members in _by_class(labels[chosen]):
+        random.shuffle(members)
+        ranks[members] = (np.arange(len(members)) + random.uniform()) / len(members)
+    lowest = np.argsort(ranks, kind="stable")[:count]
+    return chosen[torch.from_numpy(np.sort(lowest))]
+
+
+def _by_class(labels: Tensor) -> list[np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    ids = labels.numpy()
+    return [np.flatnonzero(ids == number) for number in np.unique(ids)]

@@ -1,0 +1,62 @@
+"""Data whose truth is known: labels are drawn from probabilities that we have, so true calibration can be measured."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from acls.data import DataOptions
+from acls.data.augment import Augment
+from acls.data.keyed import generator
+from acls.data.parts import Data, InMemory, Part
+from acls.data.splits import hold_out
+from acls.errors import InputError
+
+TEST_SHARE = 0.4
+
+
+def points(
+    n: int, *, n_classes: int = 4, dims: int = 8, sharpness: float = 2.0, seed: int = 0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Normal points, labels, and the probabilities ``softmax(sharpness * (W x + sin(2 V x)))`` they were drawn from."""
+    random = generator(seed)
+    weight, wave = torch.randn(2, dims, n_classes, generator=random) / dims**0.5
+    x = torch.randn(n, dims, generator=random)
+    truth = (sharpness * (x @ weight + (2 * x @ wave).sin())).softmax(1)
+    return x, torch.multinomial(truth, 1, generator=random)[:, 0], truth
+
+
+def scenes(
+    n: int, *, n_classes: int = 4, size: int = 16, sharpness: float = 6.0, seed: int = 0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Images of smooth coloured regions, a label map for each, and every pixel's probabilities ``(N, K, H, W)``.
+
+    A pixel's colour is the mean colour of the classes by their probabilities, with noise; its label is drawn from them.
+    """
+    random = generator(seed)
+    fields = torch.randn(n, n_classes, max(size // 4, 2), max(size // 4, 2), generator=random)
+    truth = (sharpness * F.interpolate(fields, (size, size), mode="bilinear", align_corners=True)).softmax(1)
+    colours = torch.rand(n_classes, 3, generator=random)
+    x = torch.einsum("nkhw,kc->nchw", truth, colours) + 0.05 * torch.randn(n, 3, size, size, generator=random)
+    flat = truth.movedim(1, -1).reshape(-1, n_classes)
+    y = torch.multinomial(flat, 1, generator=random).reshape(n, size, size)
+    return x.clamp(0, 1), y, truth
+
+
+def load(options: DataOptions, seed: int) -> Data:
+    """The points or the scenes, 40 % of them for the test; ``truth`` of each part holds the probabilities."""
+    if options.n_samples < 20:
+        raise InputError(f"data.n_samples is {options.n_samples}, but 20 or more are called for")
+    dense = options.name == "synthetic_segmentation"
+    if dense:
+        x, y, truth = scenes(options.n_samples, size=options.size or 16)
+    else:
+        x, y, truth = points(options.n_samples)
+    source = InMemory(x, y, Augment.of(options), truth=truth)
+    strata = torch.zeros(len(x)) if dense else y
+    rest, test = hold_out(strata, TEST_SHARE, seed=0)
+    kept, val = hold_out(strata[rest], options.val, rule=options.split, seed=options.split_seed)
+    names = tuple(f"class {number}" for number in range(truth.shape[1]))
+    train = Part(source, rest[kept][: options.n_train], seed=seed)
+    return Data(train, Part(source, rest[val]), Part(source, test), names, segmentation=dense)

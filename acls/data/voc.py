@@ -1,0 +1,55 @@
+"""PASCAL VOC 2012 segmentation (Everingham et al.): 20 classes and background, void 255.
+
+Validation and test are both the official validation images, as in the protocol of Liu et al. (MbLS, CVPR 2022):
+the number that chooses the checkpoint is the number reported. Say so where you report it.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from acls.data import DataOptions
+from acls.data.files import Files, needs_root
+from acls.data.folder import Masked, masked_source
+from acls.data.parts import Data, Part
+from acls.errors import InputError
+from acls.vision import submodule
+
+LAYOUT = (
+    "VOCdevkit/VOC2012/ (or its inside, or a zip of it) with JPEGImages/, SegmentationClass/ and "
+    "ImageSets/Segmentation/{list}.txt; the augmented masks in SegmentationClassAug/"
+)
+NAMES = (
+    "background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow",
+    "diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor",
+)  # fmt: skip
+VOID = 255
+
+
+def load(options: DataOptions, seed: int) -> Data:
+    """The images of a list and their masks; with ``memory`` at one small size, else as the protocol crops them."""
+    layout = LAYOUT.format(list=options.train_list)
+    root = needs_root(options.root, "voc", layout)
+    if options.download:
+        submodule("datasets").VOCSegmentation(root, year="2012", image_set="train", download=True)
+    files = Files(root, layout=layout)
+    train, val = (_listed(files, name, layout) for name in (options.train_list, "val"))
+    sources = [masked_source(Masked(files, items, len(NAMES), VOID), options) for items in (train, val)]
+    held = Part(sources[1], torch.arange(len(val)))
+    chosen = torch.arange(len(train))[: options.n_train]
+    return Data(Part(sources[0], chosen, seed=seed), held, held, NAMES, void=VOID, segmentation=True)
+
+
+def _listed(files: Files, name: str, layout: str) -> list[tuple[str, str]]:
+    for base in ("VOCdevkit/VOC2012/", "VOC2012/", ""):
+        for place in (f"{base}ImageSets/Segmentation/{name}.txt", f"{base}{name}.txt"):
+            if place not in files:
+                continue
+            masks = "SegmentationClassAug" if name == "trainaug" else "SegmentationClass"
+            stems = [line.split()[0] for line in files.lines(place)]
+            items = [(f"{base}JPEGImages/{stem}.jpg", f"{base}{masks}/{stem}.png") for stem in stems]
+            missing = [part for item in items for part in item if part not in files]
+            if missing:
+                raise InputError(f"{place} names {missing[0]}, which is not in {files.root}: expected {layout}")
+            return items
+    raise InputError(f"there is no list {name}.txt in {files.root}: expected {layout}")

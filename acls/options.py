@@ -1,0 +1,163 @@
+"""Settings as nested dataclasses: dotted overrides, plain values for YAML and JSON, help for every field.
+
+Needs neither torch nor numpy, so that help and listings come at once.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from acls.errors import InputError, suggest
+
+S = TypeVar("S")
+_WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+def option(default: Any, help: str, *, choices: tuple[str, ...] = ()) -> Any:
+    """A dataclass field with its help, and with the values it may take where they are few."""
+    metadata = {"help": help, "choices": choices}
+    if isinstance(default, dict | list) or dataclasses.is_dataclass(default):
+        return dataclasses.field(default_factory=lambda: default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """One setting that is a plain value: its dotted name, type, help and choices."""
+
+    name: str
+    kind: Any
+    help: str
+    choices: tuple[str, ...]
+
+
+def leaves(kind: type, prefix: str = "") -> dict[str, Leaf]:
+    """Every plain setting of a nested dataclass by its dotted name, in the order of declaration.
+
+    >>> @dataclasses.dataclass
+    ... class Optim:
+    ...     lr: float = option(0.1, "learning rate")
+    >>> list(leaves(Optim, "optim."))
+    ['optim.lr']
+    """
+    found: dict[str, Leaf] = {}
+    hints = typing.get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        hint, name = hints[field.name], prefix + field.name
+        if dataclasses.is_dataclass(hint):
+            found |= leaves(typing.cast("type", hint), name + ".")
+        else:
+            found[name] = Leaf(name, hint, field.metadata.get("help", ""), field.metadata.get("choices", ()))
+    return found
+
+
+def override(settings: S, values: Mapping[str, Any]) -> S:
+    """A copy with some fields replaced, by dotted name; text is read as the field's type."""
+    known = leaves(type(settings))
+    for name, value in values.items():
+        if name not in known:
+            raise InputError(f"there is no setting {name!r}{suggest(name, known)}")
+        settings = _replace(settings, name.split("."), read(value, known[name]))
+    return settings
+
+
+def read(value: Any, leaf: Leaf) -> Any:
+    """The value of a setting: text from a command line, or what a YAML or JSON file held, as the setting's type."""
+    try:
+        result = convert(value, leaf.kind)
+    except (ValueError, TypeError, SyntaxError):
+        raise InputError(f"{leaf.name} is {show_kind(leaf.kind)}, but {value!r} came") from None
+    if leaf.choices and result is not None and result not in leaf.choices:
+        raise InputError(f"{leaf.name} is one of {', '.join(leaf.choices)}, but {value!r} came")
+    return result
+
+
+def convert(value: Any, kind: Any) -> Any:
+    """Read text, or check a plain value, as a type: str, int, float, bool, ``T | None``, ``tuple[T, ...]``, dict."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        if value is None or (isinstance(value, str) and value.lower() in ("none", "null")):
+            if type(None) in arguments:
+                return None
+            raise ValueError
+        rest = [argument for argument in arguments if argument is not type(None)]
+        if len(rest) > 1:
+            raise TypeError(f"a setting is of one type, or none: not {kind}")
+        return convert(value, rest[0])
+    if origin is tuple:
+        parts = [part.strip() for part in value.strip("()[] ").split(",")] if isinstance(value, str) else value
+        return tuple(convert(part, arguments[0]) for part in parts if part != "")
+    if origin is dict or kind is dict:
+        result = ast.literal_eval(value) if isinstance(value, str) else value
+        if not isinstance(result, dict):
+            raise ValueError
+        return dict(result)
+    if kind is bool:
+        word = str(value).lower()
+        return _WORDS[word] if word in _WORDS else _no()
+    if kind is int:
+        if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
+            raise ValueError
+        return int(value.replace("_", "")) if isinstance(value, str) else int(value)
+    if kind is float:
+        return _no() if isinstance(value, bool) else float(value)
+    if kind is str:
+        return str(value) if isinstance(value, str | int | float) else _no()
+    return ast.literal_eval(value) if isinstance(value, str) else value
+
+
+def to_plain(settings: Any) -> dict[str, Any]:
+    """The settings as nested dicts, lists, text and numbers."""
+    return {field.name: _plain(getattr(settings, field.name)) for field in dataclasses.fields(settings)}
+
+
+def from_plain(kind: type[S], values: Mapping[str, Any], prefix: str = "") -> S:
+    """Undo `to_plain`; fields that are absent keep their defaults, unknown ones are refused by name."""
+    known = leaves(kind, prefix)
+    hints = typing.get_type_hints(kind)
+    fields: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in hints:
+            raise InputError(f"there is no setting {prefix + name!r}{suggest(name, hints)}")
+        if dataclasses.is_dataclass(hints[name]):
+            if not isinstance(value, Mapping):
+                raise InputError(f"{prefix + name} holds settings of its own, but {value!r} came")
+            fields[name] = from_plain(typing.cast("type", hints[name]), value, f"{prefix}{name}.")
+        else:
+            fields[name] = read(value, known[prefix + name])
+    return kind(**fields)
+
+
+def show_kind(kind: Any) -> str:
+    """A type in the words of a user: 'a whole number', 'numbers separated by commas', ..."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        told = [show_kind(argument) for argument in arguments if argument is not type(None)]
+        return " or ".join([*told, "none"] if type(None) in arguments else told)
+    if origin is tuple:
+        return {int: "whole numbers", float: "numbers"}.get(arguments[0], "words") + " separated by commas"
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
+    return words.get(kind, "a dictionary" if origin is dict or kind is dict else str(kind))
+
+
+def _replace(settings: Any, path: list[str], value: Any) -> Any:
+    if len(path) > 1:
+        value = _replace(getattr(settings, path[0]), path[1:], value)
+    return dataclasses.replace(settings, **{path[0]: value})
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return to_plain(value)
+    if isinstance(value, tuple | list):
+        return [_plain(part) for part in value]
+    return {key: _plain(part) for key, part in value.items()} if isinstance(value, dict) else value
+
+
+def _no() -> Any:
+    raise ValueError
