@@ -1,0 +1,64 @@
+"""Networks by name: ``build_model(ModelOptions(name="resnet50", stem="tiny"), n_classes=200, channels=3)``.
+
+``forward(x)`` returns logits ``(N, K)`` or, for segmentation, ``(N, K, H, W)``; never a dict.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from acls.errors import InputError, suggest
+from acls.options import option
+
+if TYPE_CHECKING:
+    from torch import nn
+
+CATALOGUE = {
+    "small_cnn": "two convolutions for digits, 0.03 M parameters",
+    "mlp": "two hidden layers for points",
+    "resnet8": "CIFAR ResNet, 0.08 M parameters",
+    "resnet20": "CIFAR ResNet, 0.27 M parameters (He et al., CVPR 2016)",
+    "resnet32": "CIFAR ResNet, 0.46 M parameters",
+    "resnet56": "CIFAR ResNet, 0.85 M parameters",
+    "wrn16_2": "wide ResNet, 0.7 M parameters (Zagoruyko and Komodakis, BMVC 2016)",
+    "wrn28_10": "wide ResNet, 36.5 M parameters",
+    "resnet18": "ResNet with a CIFAR, Tiny-ImageNet or ImageNet stem",
+    "resnet34": "ResNet with a CIFAR, Tiny-ImageNet or ImageNet stem",
+    "resnet50": "ResNet with a CIFAR, Tiny-ImageNet or ImageNet stem: the paper's",
+    "resnet101": "ResNet with a CIFAR, Tiny-ImageNet or ImageNet stem: the paper's",
+    "small_unet": "encoder-decoder for segmentation on a CPU, 0.3 M parameters",
+    "lraspp_mobilenet": "LR-ASPP on MobileNetV3, 3.2 M parameters (Howard et al., ICCV 2019)",
+    "deeplabv3_resnet50": "DeepLabV3 on ResNet-50: the paper's for segmentation",
+}
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Which network, and where its weights come from."""
+
+    name: str = option("small_cnn", "network: one of `acls recipes --models`, or timm/NAME for any of timm's")
+    stem: str = option("cifar", "first layers of resnet18 to 101", choices=("cifar", "tiny", "imagenet"))
+    dropout: float = option(0.0, "dropout before the last layer; also what MC dropout draws from")
+    pretrained: bool = option(False, "start from ImageNet weights, fetched if they are not on this machine")
+    weights: str | None = option(None, "start from the weights of this file: .safetensors, .pt, .pth or .th")
+
+
+def build_model(options: ModelOptions, *, n_classes: int, channels: int = 3) -> nn.Module:
+    """Build a network, with new or loaded weights; ``channels`` are the input's, or a point's coordinates."""
+    from acls.models import heads, resnet, segmentation, small, weights
+
+    name = options.name
+    if name.startswith("timm/"):
+        model = heads.timm_model(name.removeprefix("timm/"), n_classes, channels, options)
+    elif name in small.MODELS:
+        model = small.MODELS[name](n_classes, channels, options.dropout)
+    elif name in resnet.MODELS:
+        model = resnet.build(name, n_classes, channels, options)
+    elif name in segmentation.MODELS:
+        model = segmentation.MODELS[name](n_classes, channels, options)
+    else:
+        raise InputError(f"there is no model {name!r}{suggest(name, CATALOGUE)}; timm/NAME takes any of timm's")
+    if options.weights is not None:
+        weights.load_into(model, options.weights)
+    return model

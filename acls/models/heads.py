@@ -1,0 +1,50 @@
+"""Last layers, with dropout before them, and predictions averaged over it (MC dropout)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from acls.errors import InputError
+from acls.models import ModelOptions
+from acls.vision import timm
+
+
+def with_dropout(head: nn.Module, rate: float) -> nn.Module:
+    """The head alone, or with dropout before it."""
+    return nn.Sequential(nn.Dropout(rate), head) if rate else head
+
+
+def timm_model(name: str, n_classes: int, channels: int, options: ModelOptions) -> nn.Module:
+    """Any of timm's networks, with a head for our classes."""
+    library = timm()
+    if not library.is_model(name):
+        close = library.list_models(f"*{name.split('.')[0].split('_')[0]}*")[:5]
+        hint = f": there are {', '.join(close)}" if close else ""
+        raise InputError(f"timm has no model {name!r}{hint}")
+    model: nn.Module = library.create_model(
+        name, pretrained=options.pretrained, num_classes=n_classes, in_chans=channels, drop_rate=options.dropout
+    )
+    return model
+
+
+def mc_log_probs(model: nn.Module, x: Tensor, samples: int) -> Tensor:
+    """Log of the mean probability over ``samples`` passes with dropout on and all else as in eval mode.
+
+    Gal and Ghahramani, ICML 2016.
+    """
+    model.eval()
+    layers = [
+        module for module in model.modules() if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
+    ]
+    if not layers:
+        raise InputError("MC dropout needs a model with dropout: train it with --model.dropout 0.5, say")
+    try:
+        for layer in layers:
+            layer.train()
+        passes = torch.stack([model(x).float().log_softmax(1) for _ in range(samples)])
+    finally:
+        model.eval()
+    return passes.logsumexp(0) - math.log(samples)

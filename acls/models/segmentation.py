@@ -1,0 +1,99 @@
+"""Networks that give logits for every pixel, at the size of the image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from acls.models import ModelOptions
+from acls.models.heads import with_dropout
+from acls.models.weights import fetch
+from acls.vision import submodule
+
+
+class SmallUNet(nn.Module):
+    """Three scales down and up again, with the finer scale's features joined in (Ronneberger et al., MICCAI 2015)."""
+
+    def __init__(self, n_classes: int, channels: int = 3, dropout: float = 0.0, width: int = 24) -> None:
+        super().__init__()
+        self.down1 = _double(channels, width)
+        self.down2 = _double(width, 2 * width)
+        self.bottom = _double(2 * width, 4 * width)
+        self.up2 = _double(6 * width, 2 * width)
+        self.up1 = _double(3 * width, width)
+        self.head = with_dropout(nn.Conv2d(width, n_classes, 1), dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        fine = self.down1(x)
+        middle = self.down2(F.max_pool2d(fine, 2))
+        coarse = self.bottom(F.max_pool2d(middle, 2))
+        middle = self.up2(torch.cat([_resized(coarse, middle), middle], 1))
+        fine = self.up1(torch.cat([_resized(middle, fine), fine], 1))
+        logits: Tensor = self.head(fine)
+        return logits
+
+
+class Main(nn.Module):
+    """A torchvision segmentation network that returns its main output instead of a dict."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.net(x)["out"]
+        return logits
+
+
+def _double(inside: int, outside: int) -> nn.Sequential:
+    def one(first: int) -> list[nn.Module]:
+        return [nn.Conv2d(first, outside, 3, padding=1, bias=False), nn.BatchNorm2d(outside), nn.ReLU(inplace=True)]
+
+    return nn.Sequential(*one(inside), *one(outside))
+
+
+def _resized(x: Tensor, like: Tensor) -> Tensor:
+    return F.interpolate(x, like.shape[-2:], mode="nearest")
+
+
+def _small_unet(n_classes: int, channels: int, options: ModelOptions) -> nn.Module:
+    return SmallUNet(n_classes, channels, options.dropout)
+
+
+def _deeplabv3(n_classes: int, channels: int, options: ModelOptions) -> nn.Module:
+    net = submodule("models.segmentation").deeplabv3_resnet50(
+        weights=None, weights_backbone=None, num_classes=n_classes, aux_loss=False
+    )
+    if options.pretrained:
+        whole = submodule("models").resnet50()
+        fetch(whole, "resnet50")
+        net.backbone.load_state_dict({k: v for k, v in whole.state_dict().items() if not k.startswith("fc.")})
+    if channels != 3:
+        net.backbone.conv1 = nn.Conv2d(channels, 64, 7, 2, padding=3, bias=False)
+    net.classifier[4] = with_dropout(net.classifier[4], options.dropout)
+    return Main(net)
+
+
+def _lraspp(n_classes: int, channels: int, options: ModelOptions) -> nn.Module:
+    net = submodule("models.segmentation").lraspp_mobilenet_v3_large(
+        weights=None, weights_backbone=None, num_classes=n_classes
+    )
+    if options.pretrained:
+        whole = submodule("models").mobilenet_v3_large()
+        fetch(whole, "mobilenet_v3_large")
+        features = {k.removeprefix("features."): v for k, v in whole.state_dict().items() if k.startswith("features.")}
+        net.backbone.load_state_dict(features)
+    if channels != 3:
+        net.backbone["0"][0] = nn.Conv2d(channels, 16, 3, 2, padding=1, bias=False)
+    net.classifier.high_classifier = with_dropout(net.classifier.high_classifier, options.dropout)
+    return Main(net)
+
+
+MODELS: dict[str, Callable[[int, int, ModelOptions], nn.Module]] = {
+    "small_unet": _small_unet,
+    "lraspp_mobilenet": _lraspp,
+    "deeplabv3_resnet50": _deeplabv3,
+}

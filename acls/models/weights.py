@@ -1,0 +1,59 @@
+"""Weights from files, never through pickle, and public ones by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from acls.errors import InputError
+from acls.storage import load_tensors
+from acls.vision import submodule
+
+
+def read_weights(path: str | Path) -> dict[str, Tensor]:
+    """The named tensors of a .safetensors, .pt, .pth or .th file, without what trainers wrap around them."""
+    path = Path(path)
+    if path.suffix == ".safetensors":
+        return load_tensors(path)[0]
+    if not path.is_file():
+        raise InputError(f"there is no file {path}")
+    try:
+        found: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise InputError(f"{path} holds more than weights, or is damaged: {str(error).splitlines()[0]}") from error
+    for key in ("state_dict", "model"):
+        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
+            found = found[key]
+    if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
+        raise InputError(f"{path} does not hold a dictionary of weights")
+    return {name.removeprefix("module.").removeprefix("_orig_mod."): value for name, value in found.items()}
+
+
+def load_into(model: nn.Module, path: str | Path) -> None:
+    """Load weights from a file into a model whose every weight they must match."""
+    loaded, own = read_weights(path), model.state_dict()
+    wrong = [name for name in own if name in loaded and own[name].shape != loaded[name].shape]
+    missing = [name for name in own if name not in loaded and not name.endswith("num_batches_tracked")]
+    extra = [name for name in loaded if name not in own]
+    for names, what in ((missing, "lacks"), (extra, "has a superfluous"), (wrong, "has another shape of")):
+        if names:
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            raise InputError(f"{path} does not fit the model: it {what} {names[0]}{more}")
+    model.load_state_dict(loaded, strict=False)
+
+
+def fetch(model: nn.Module, name: str) -> None:
+    """Load torchvision's ImageNet weights, from this machine's cache or from their address."""
+    weights = submodule("models").get_model_weights(name).IMAGENET1K_V1
+    try:
+        state = torch.hub.load_state_dict_from_url(weights.url, map_location="cpu", check_hash=True, weights_only=True)
+    except OSError as error:
+        raise InputError(
+            f"ImageNet weights of {name} cannot be fetched from {weights.url} ({error}): "
+            "pass --model.pretrained false, or --model.weights FILE"
+        ) from error
+    model.load_state_dict(state)
