@@ -1,0 +1,14 @@
+"""Predictions of any model, from any project: where everything after training starts.
+
+A file holds rows of K ``logits``, ``probs`` or ``log_probs``, or only ``confidence`` and ``predicted``; the ``labels``;
+and optionally ``group`` and ``image``. The kind is the name that holds the scores: it is said, never guessed from
+values. ``.npz``, ``.safetensors``, ``.parquet`` and ``.csv`` are read in slices, so a file may be larger than memory.
+"""
+
+from __future__ import annotations
+
+from acls.predictions.columns import Columns
+from acls.predictions.core import KINDS, Kind, Predictions
+from acls.predictions.streams import Batches, open_batches, save_batches, side_by_side
+
+__all__ = ["KINDS", "Batches", "Columns", "Kind", "Predictions", "open_batches", "save_batches", "side_by_side"]

@@ -1,0 +1,215 @@
+"""Which arrays or columns of a file hold what."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from acls.errors import InputError, suggest
+from acls.predictions.core import Kind
+
+_SCORES: tuple[Kind, ...] = ("logits", "probs", "log_probs")
+_OWN_NAMES: dict[str, tuple[str, ...]] = {
+    "probs": ("probs", "p")
+}  # p0, p1, ... are probabilities; others have one name
+
+
+@dataclass(frozen=True)
+class Ref:
+    """One array or column, or the part of an array at an index of its leading axes."""
+
+    name: str
+    index: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return self.name + (f"[{','.join(map(str, self.index))}]" if self.index else "")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The names that a file has for what we need; None stands for our own name.
+
+    Scores are named under what they are: ``Columns(logits="resnet20")``. Where one name is not enough:
+    ``probs[3]`` is the fourth along the leading axis of an array; ``a,b,c`` are columns of classes 0, 1, 2;
+    ``p`` stands for the columns ``p0, p1, ...`` (or ``p_0, p_1, ...``) where there is no column ``p``.
+    """
+
+    logits: str | None = None
+    probs: str | None = None
+    log_probs: str | None = None
+    confidence: str | None = None
+    predicted: str | None = None
+    labels: str | None = None
+    group: str | None = None
+    image: str | None = None
+
+    def __post_init__(self) -> None:
+        said = [kind for kind in _SCORES if getattr(self, kind)]
+        if self.confidence or self.predicted:
+            said.append("triples")
+        if len(said) > 1:
+            raise InputError(f"{' and '.join(said)} are both named: name one kind of scores")
+
+    @classmethod
+    def of(cls, **names: str) -> Columns:
+        """Columns by keyword, with an error that suggests the right keyword."""
+        known = [field.name for field in fields(cls)]
+        for name in names:
+            if name not in known:
+                raise InputError(f"there is no kind of column {name!r}{suggest(name, known)}")
+        return cls(**names)
+
+
+@dataclass(frozen=True)
+class Field:
+    """What a file says of one array or column before it is read."""
+
+    shape: tuple[int, ...] | None = None
+    """None where the file does not say, as for the columns of a table."""
+    dtype: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.shape}" if self.shape is not None else self.dtype
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where in one file everything is."""
+
+    kind: Kind
+    roles: dict[str, tuple[Ref, ...]]
+    """``scores``, or ``confidence`` and ``predicted``; ``labels``; where there are any ``group`` and ``image``."""
+
+    @property
+    def names(self) -> list[str]:
+        """Every name to read, each once."""
+        return list(dict.fromkeys(ref.name for refs in self.roles.values() for ref in refs))
+
+
+def resolve(columns: Columns, available: Mapping[str, Field], where: str) -> Layout:
+    """Find what ``columns`` names, and by our own names what it does not, among what the file has."""
+    kind = _kind(columns, available, where)
+    roles: dict[str, tuple[Ref, ...]] = {}
+    if kind == "triples":
+        roles["confidence"] = _one(columns.confidence or "confidence", "confidence", available, where)
+        roles["predicted"] = _one(columns.predicted or "predicted", "predicted", available, where)
+    else:
+        said = getattr(columns, kind) or next(name for name in _own_names(kind) if _present(name, available))
+        roles["scores"] = _find(said, kind, available, where)
+    roles["labels"] = _one(columns.labels or "labels", "labels", available, where)
+    for name in ("group", "image"):
+        said = getattr(columns, name)
+        if said or name in available:
+            roles[name] = _one(said or name, name, available, where)
+    return Layout(kind, roles)
+
+
+def _kind(columns: Columns, available: Mapping[str, Field], where: str) -> Kind:
+    for kind in _SCORES:
+        if getattr(columns, kind):
+            return kind
+    if columns.confidence or columns.predicted:
+        return "triples"
+    present = [kind for kind in _SCORES if any(_present(name, available) for name in _own_names(kind))]
+    if len(present) > 1:
+        raise InputError(
+            f"{where} holds {' and '.join(present)}: say which, as in --{_option(present[0])} {present[0]} "
+            f"or {present[0]}={present[0]!r}"
+        )
+    if present:
+        return present[0]
+    if "confidence" in available and "predicted" in available:
+        return "triples"
+    raise InputError(
+        f"{where} has nothing named logits, probs or log_probs, nor confidence and predicted; "
+        f"it has {_listing(available)}: {_example(available)}"
+    )
+
+
+def _own_names(kind: Kind) -> tuple[str, ...]:
+    return _OWN_NAMES.get(kind, (kind,))
+
+
+def _present(name: str, available: Mapping[str, Field]) -> bool:
+    return (name in available and name != "p") or bool(_numbered(name, available))
+
+
+def _example(available: Mapping[str, Field]) -> str:
+    likely = [name for name, field in available.items() if field.shape is not None and len(field.shape) >= 2]
+    prefixes = [match[1] for name in available if (match := re.fullmatch(r"(.*?)_?0", name))]
+    name = (likely + prefixes + list(available) + ["NAME"])[0]
+    kind: Kind = "probs" if name.lower().startswith("p") or "prob" in name.lower() else "logits"
+    return f"say which holds the scores and of what kind, as in --{_option(kind)} {name} or {kind}={name!r}"
+
+
+def _one(said: str, role: str, available: Mapping[str, Field], where: str) -> tuple[Ref, ...]:
+    refs = _find(said, role, available, where)
+    if len(refs) > 1:
+        raise InputError(f"{where}: {role} is one column, but {said!r} names {len(refs)}")
+    return refs
+
+
+def _find(said: str, role: str, available: Mapping[str, Field], where: str) -> tuple[Ref, ...]:
+    exact = _exact(said, available, where)
+    if exact:
+        return (exact,)
+    if "," in said and "[" not in said:
+        refs = []
+        for name in said.split(","):
+            ref = _exact(name.strip(), available, where)
+            if ref is None:
+                raise _missing(name.strip(), role, available, where)
+            refs.append(ref)
+        return tuple(refs)
+    numbered = _numbered(said, available)
+    if numbered:
+        return numbered
+    raise _missing(said, role, available, where)
+
+
+def _exact(said: str, available: Mapping[str, Field], where: str) -> Ref | None:
+    if said in available:
+        return Ref(said)
+    match = re.fullmatch(r"(.+)\[(-?\d+(?:,-?\d+)*)\]", said)
+    if not match or match[1] not in available:
+        return None
+    shape = available[match[1]].shape
+    if shape is None:
+        raise InputError(f"{where}: {said!r}: only arrays can be indexed; {match[1]!r} is a column of a table")
+    index = []
+    for number, size in zip(match[2].split(","), shape, strict=False):
+        if not -size <= int(number) < size:
+            raise InputError(f"{where}: {said!r} is out of range: {match[1]!r} has shape {shape}")
+        index.append(int(number) % size)
+    return Ref(match[1], tuple(index))
+
+
+def _numbered(prefix: str, available: Mapping[str, Field]) -> tuple[Ref, ...]:
+    """The columns prefix0, prefix1, ... in the order of their numbers, which may start at 1 but have no gap."""
+    found = {int(match[1]): name for name in available if (match := re.fullmatch(re.escape(prefix) + r"_?(\d+)", name))}
+    numbers = sorted(found)
+    if len(found) < 2 or numbers[0] > 1 or numbers[-1] - numbers[0] != len(found) - 1:
+        return ()
+    return tuple(Ref(found[number]) for number in numbers)
+
+
+def _missing(name: str, role: str, available: Mapping[str, Field], where: str) -> InputError:
+    hint = suggest(name, available)
+    there = f"{hint} It has" if hint.startswith(": did") else "; it has"
+    fix = (
+        ""
+        if hint.startswith(": did")
+        else f": name the {role}, as in --{_option(role)} {next(iter(available), 'NAME')}"
+    )
+    return InputError(f"{where} has no {name!r} for the {role}{there} {_listing(available)}{fix}")
+
+
+def _option(role: str) -> str:
+    return {"labels": "label"}.get(role, role).replace("_", "-")
+
+
+def _listing(available: Mapping[str, Field], most: int = 20) -> str:
+    names = [f"{name} {field}".strip() for name, field in available.items()]
+    more = [f"and {len(names) - most} more"] if len(names) > most else []
+    return ", ".join(names[:most] + more) or "nothing"

@@ -1,0 +1,258 @@
+"""Predictions: scores or triples, with labels, held in memory."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from acls.errors import InputError, suggest
+from acls.shapes import IGNORE_INDEX, check_logits, flatten_logits
+
+Kind = Literal["logits", "probs", "log_probs", "triples"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+_COLUMNS = ("scores", "labels", "confidence", "predicted", "group", "image")
+
+SUM_TOLERANCE = 0.02
+"""How far the probabilities of a row may add up from 1: what rounding to half precision does to many classes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """What a model said about n samples (or pixels), and what was true.
+
+    >>> p = Predictions(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]), kind="logits")
+    >>> len(p), p.n_classes, p.correct().tolist()
+    (2, 2, [True, False])
+    """
+
+    scores: Tensor | None
+    """``(n, K)`` logits, probabilities or log-probabilities, as ``kind`` says; None for triples."""
+    labels: Tensor
+    """``(n,)`` int64 class ids."""
+    kind: Kind
+    """What the scores are. There is no default: nobody can tell from the values."""
+    confidence: Tensor | None = None
+    """``(n,)``, for triples only: the probability of the predicted class."""
+    predicted: Tensor | None = None
+    """``(n,)`` int64, for triples only: the predicted class."""
+    group: Tensor | None = None
+    """``(n,)`` int64: which part of the data the row belongs to."""
+    group_names: tuple[str, ...] = ()
+    """The names of the groups 0, 1, ...; empty where the numbers are the names."""
+    image: Tensor | None = None
+    """``(n,)`` int64: which image a pixel comes from; rows of one image are not independent."""
+    meta: dict[str, str] = field(default_factory=dict)
+    """Whatever should travel with the predictions: model, data set, commit."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise InputError(f"kind is {self.kind!r}{suggest(str(self.kind), KINDS)}")
+        if self.kind == "triples":
+            if self.scores is not None or self.confidence is None or self.predicted is None:
+                raise InputError("triples are confidence=, predicted= and labels, with scores=None")
+            _check_column("confidence", self.confidence, self.labels.shape[0], floating=True)
+            _check_column("predicted", self.predicted, self.labels.shape[0])
+        else:
+            if self.scores is None or self.confidence is not None or self.predicted is not None:
+                raise InputError(f"kind {self.kind!r} calls for scores, and for no confidence= or predicted=")
+            _check_scores(self.scores, self.labels)
+        for name in ("labels", "group", "image"):
+            column = getattr(self, name)
+            if column is not None:
+                _check_column(name, column, self.labels.shape[0])
+
+    @classmethod
+    def dense(
+        cls, scores: Tensor, labels: Tensor, kind: Kind, *, ignore_index: int = IGNORE_INDEX, first_image: int = 0
+    ) -> Predictions:
+        """Predictions of maps ``(N, K, *D)`` and labels ``(N, *D)``: a row a labelled pixel, image the map's number."""
+        check_logits(scores)
+        if labels.shape != scores.shape[:1] + scores.shape[2:]:
+            raise InputError(
+                f"labels have shape {tuple(labels.shape)}, but scores {tuple(scores.shape)} call for "
+                f"{tuple(scores.shape[:1] + scores.shape[2:])}: the same without axis 1, which holds the classes"
+            )
+        pixels = math.prod(scores.shape[2:])
+        image = torch.arange(first_image, first_image + scores.shape[0]).repeat_interleave(pixels)
+        return cls(flatten_logits(scores), labels.reshape(-1).long(), kind, image=image).labelled(ignore_index)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], **columns: str) -> Predictions:
+        """Read a whole file, memory-mapped where it is stored uncompressed; ``columns`` as in `Columns`.
+
+        ``Predictions.load("nets.npz", logits="resnet20")``. For what does not fit memory see `open_batches`.
+        """
+        from acls.predictions.columns import Columns
+        from acls.predictions.streams import load
+
+        return load(path, Columns.of(**columns))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write ``.npz``, ``.safetensors`` or ``.parquet``, whole or not at all."""
+        from acls.predictions.streams import save_batches
+
+        save_batches(path, [self])
+
+    def __len__(self) -> int:
+        return self.labels.shape[0]
+
+    def __getitem__(self, rows: slice | Tensor) -> Predictions:
+        """The predictions of some rows: a slice (a view), a mask or a list of row numbers."""
+        picked: dict[str, Any] = {
+            name: None if column is None else column[rows] for name in _COLUMNS for column in [getattr(self, name)]
+        }
+        return replace(self, **picked)
+
+    @staticmethod
+    def concat(parts: Sequence[Predictions]) -> Predictions:
+        """Put predictions of one kind one after the other; names and meta are the last part's."""
+        if not parts:
+            raise InputError("nothing to put together: no predictions were given")
+        first, last = parts[0], parts[-1]
+        for part in parts:
+            if part.kind != first.kind or part.n_classes != first.n_classes:
+                raise InputError(
+                    f"cannot put {part.kind} of {part.n_classes} classes after {first.kind} of {first.n_classes}"
+                )
+        if len(parts) == 1:
+            return first
+        joined: dict[str, Any] = {}
+        for name in _COLUMNS:
+            columns = [getattr(part, name) for part in parts]
+            if any((column is None) != (columns[0] is None) for column in columns):
+                raise InputError(f"some parts have {name}, some have not")
+            joined[name] = None if columns[0] is None else torch.cat(columns)
+        return replace(last, **joined)
+
+    @property
+    def n_classes(self) -> int | None:
+        """K; None for triples, which do not tell."""
+        return None if self.scores is None else self.scores.shape[1]
+
+    def log_probs(self) -> Tensor:
+        """Log-probabilities ``(n, K)`` in float32 or wider; -inf where a probability is 0."""
+        if self.scores is None:
+            raise InputError("triples hold the probability of the predicted class only; this needs rows of K scores")
+        scores = _widened(self.scores)
+        if self.kind == "logits":
+            return scores.log_softmax(1)
+        return scores.log() if self.kind == "probs" else scores
+
+    def top(self) -> tuple[Tensor, Tensor]:
+        """Confidence and predicted class of each row; the first of equal scores wins."""
+        if self.scores is None:
+            assert self.confidence is not None
+            assert self.predicted is not None
+            return _widened(self.confidence), self.predicted
+        best, predicted = _widened(self.scores).max(1)
+        if self.kind == "probs":
+            return best, predicted
+        if self.kind == "logits":
+            best = best - _widened(self.scores).logsumexp(1)
+        return best.exp(), predicted
+
+    def correct(self) -> Tensor:
+        """Whether each prediction is right."""
+        return self.top()[1] == self.labels
+
+    def labelled(self, ignore_index: int = IGNORE_INDEX) -> Predictions:
+        """The rows whose label is not ``ignore_index``."""
+        keep = self.labels != ignore_index
+        return self if bool(keep.all()) else self[keep]
+
+    def check(self, *, ignore_index: int = IGNORE_INDEX, where: str = "predictions", first_row: int = 0) -> None:
+        """Raise for the first row that holds NaN, no probabilities, or a label outside ``0..K-1`` (or ignore_index).
+
+        ``where`` and ``first_row`` say in the message which file this is a slice of; rows count from 0.
+        """
+        for bad, sentence in _faults(self, ignore_index):
+            if bool(bad.any()):
+                row = int(bad.nonzero()[0])
+                raise InputError(f"{where}: row {first_row + row}: {sentence(row)}")
+
+
+def _faults(p: Predictions, ignore_index: int) -> Iterator[tuple[Tensor, Callable[[int], str]]]:
+    """Yield, for each thing that can be wrong, which rows have it and the sentence about one of them."""
+    if p.scores is None:
+        confidence, predicted = p.top()
+        yield confidence.isnan(), lambda _: "confidence is NaN"
+        yield (
+            (confidence < 0) | (confidence > 1),
+            lambda row: f"confidence is {confidence[row]:g}, outside 0..1: divide percent by 100",
+        )
+        yield predicted < 0, lambda row: f"the predicted class is {predicted[row]}; classes count from 0"
+        unknown, classes = p.labels < 0, "classes count from 0"
+    else:
+        # The row maxima alone tell of NaN (they pass it on), of +inf, and of rows with nothing but -inf.
+        scores = _widened(p.scores)
+        best = scores.amax(1)
+        yield best.isnan(), lambda _: f"the {p.kind} hold NaN"
+        yield best.isinf(), lambda row: f"the largest of the {p.kind} is {best[row]:g}"
+        if p.kind == "probs":
+            least, total = scores.amin(1), scores.sum(1)
+            yield (
+                (least < 0) | (best > 1 + SUM_TOLERANCE),
+                lambda row: (
+                    f"probs range from {least[row]:g} to {best[row]:g}, outside 0..1: "
+                    "name them as logits or log_probs if that is what they are"
+                ),
+            )
+            yield (
+                (total - 1).abs() > SUM_TOLERANCE,
+                lambda row: (
+                    f"probs add up to {total[row]:g}, not 1: divide each row by its sum, "
+                    "or pass their logarithms as logits, which are normalised"
+                ),
+            )
+        elif p.kind == "log_probs":
+            total = scores.exp().sum(1)
+            yield (
+                (total - 1).abs() > SUM_TOLERANCE,
+                lambda row: (
+                    f"log_probs are those of probabilities that add up to {total[row]:g}, not 1: "
+                    "name them as logits, which are normalised"
+                ),
+            )
+        unknown, classes = (p.labels < 0) | (p.labels >= scores.shape[1]), f"outside 0..{scores.shape[1] - 1}"
+    yield (
+        unknown & (p.labels != ignore_index),
+        lambda row: (
+            f"the label is {p.labels[row]}, {classes}: pass ignore_index={p.labels[row]} to leave such rows out"
+        ),
+    )
+
+
+def _widened(scores: Tensor) -> Tensor:
+    return scores if scores.dtype == torch.float64 else scores.float()
+
+
+def _check_scores(scores: Tensor, labels: Tensor) -> None:
+    if scores.ndim != 2:
+        raise InputError(
+            f"scores have shape {tuple(scores.shape)}, but rows of K are called for: see Predictions.dense"
+        )
+    if not scores.is_floating_point():
+        raise InputError(f"scores have dtype {scores.dtype}, but a floating point type is called for")
+    if scores.shape[1] < 2:
+        raise InputError(f"scores have shape {tuple(scores.shape)}, but at least 2 classes are called for")
+    if labels.ndim == 1 and labels.shape[0] != scores.shape[0]:
+        raise InputError(
+            f"there are {labels.shape[0]} labels for scores of shape {tuple(scores.shape)}: axis 0 holds the samples"
+            + (", so pass scores.T" if labels.shape[0] == scores.shape[1] else "")
+        )
+
+
+def _check_column(name: str, column: Tensor, n: int, *, floating: bool = False) -> None:
+    if tuple(column.shape) != (n,):
+        raise InputError(f"{name} has shape {tuple(column.shape)}, but one value a row, ({n},), is called for")
+    if floating != column.is_floating_point() or (not floating and column.dtype != torch.int64):
+        raise InputError(
+            f"{name} has dtype {column.dtype}, but {'floating point' if floating else 'torch.int64'} is called for"
+        )
