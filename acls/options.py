@@ -20,10 +20,7 @@ _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no"
 
 def option(default: Any, help: str, *, choices: tuple[str, ...] = ()) -> Any:
     """A dataclass field with its help, and with the values it may take where they are few."""
-    metadata = {"help": help, "choices": choices}
-    if isinstance(default, dict | list) or dataclasses.is_dataclass(default):
-        return dataclasses.field(default_factory=lambda: default, metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata={"help": help, "choices": choices})
 
 
 @dataclasses.dataclass(frozen=True)

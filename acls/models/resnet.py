@@ -20,7 +20,7 @@ def build(name: str, n_classes: int, channels: int, options: ModelOptions) -> nn
 
     ``cifar``: 3x3 first convolution at stride 1, no max-pooling, torch's default initialisation (Mukhoti et al.,
     NeurIPS 2020). ``tiny``: the same start, but pooled to 2x2, so that the last layer has 8192 inputs in ResNet-50,
-    and convolutions initialised from N(0, 2 / (k^2 out)) (Liu et al., CVPR 2022; the paper's code). ``imagenet``: as is.
+    and convolutions initialised from N(0, 2 / (k^2 out)) (Liu et al., CVPR 2022). ``imagenet``: as it is.
     """
     if options.pretrained and (options.stem, channels) != ("imagenet", 3):
         raise InputError("ImageNet weights fit RGB images and the imagenet stem: pass --model.stem imagenet")

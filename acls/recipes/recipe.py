@@ -1,0 +1,127 @@
+"""What a run is: a nested dataclass, with help for every field. Needs no torch."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from acls.data import DataOptions
+from acls.errors import InputError, require
+from acls.models import ModelOptions
+from acls.options import from_plain, option, to_plain
+from acls.storage import write_text
+
+
+@dataclass(frozen=True)
+class LossOptions:
+    """Which method, and its fields: those the protocol sets for every method that has them, and the user's own."""
+
+    name: str = option("CE", "training method: one of `acls methods`")
+    protocol: dict[str, Any] = field(
+        default_factory=dict, metadata={"help": "fields for each method that has them, such as a margin"}
+    )
+    fields: dict[str, Any] = field(
+        default_factory=dict, metadata={"help": "fields of the method, set by --loss.FIELD VALUE"}
+    )
+
+
+@dataclass(frozen=True)
+class OptimOptions:
+    """The optimiser."""
+
+    name: str = option("sgd", "optimiser", choices=("sgd", "adamw"))
+    lr: float = option(0.1, "learning rate at the start, or after the warm-up")
+    momentum: float = option(0.9, "momentum of sgd")
+    nesterov: bool = option(False, "Nesterov's momentum in sgd")
+    beta1: float = option(0.9, "decay of adamw's first moment")
+    beta2: float = option(0.999, "decay of adamw's second moment")
+    eps: float = option(1e-8, "adamw's epsilon")
+    weight_decay: float = option(5e-4, "weight decay")
+    decay_all: bool = option(True, "decay biases and normalisation weights too")
+
+
+@dataclass(frozen=True)
+class ScheduleOptions:
+    """How the learning rate moves, a step an epoch."""
+
+    name: str = option("steps", "shape", choices=("steps", "cosine", "constant"))
+    milestones: tuple[int, ...] = option((), "epochs, from 0, at which steps multiplies by the factor")
+    factor: float = option(0.1, "what steps multiplies by")
+    warmup: int = option(0, "epochs of linear rise before the rest of the schedule")
+    warmup_lr: float = option(0.0, "learning rate at the start of the warm-up")
+    min_lr: float = option(0.0, "where cosine ends")
+
+    def rate(self, lr: float, epoch: int, epochs: int) -> float:
+        """The learning rate of an epoch (from 0): a function of its number, so that there is no state to save."""
+        if epoch < self.warmup:
+            return self.warmup_lr + (lr - self.warmup_lr) * epoch / self.warmup
+        if self.name == "steps":
+            return lr * self.factor ** sum(epoch >= milestone for milestone in self.milestones)
+        if self.name == "cosine":
+            share = (epoch - self.warmup) / max(epochs - self.warmup, 1)
+            return self.min_lr + (lr - self.min_lr) * (1 + math.cos(math.pi * share)) / 2
+        return lr
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """An experiment, whole: run it with ``acls train NAME``, change any field with ``--FIELD VALUE``."""
+
+    name: str = option("custom", "name of the recipe")
+    data: DataOptions = field(default_factory=DataOptions)
+    model: ModelOptions = field(default_factory=ModelOptions)
+    loss: LossOptions = field(default_factory=LossOptions)
+    optim: OptimOptions = field(default_factory=OptimOptions)
+    schedule: ScheduleOptions = field(default_factory=ScheduleOptions)
+    epochs: int = option(10, "passes over the training samples")
+    batch: int = option(128, "samples that an optimiser step sees, over all processes")
+    drop_last: bool = option(False, "leave out the last batch of an epoch where it is smaller")
+    accumulate: int = option(1, "parts that a batch is worked off in, to save memory; the step stays the same")
+    eval_batch: int = option(256, "samples of a batch in evaluation")
+    clip: float | None = option(2.0, "largest norm of the gradient; none for no limit")
+    ema: float = option(0.0, "decay of an average of the weights, which is then what is evaluated; 0 for none")
+    select: str = option("accuracy", "number on the validation part that chooses the best checkpoint")
+    patience: int | None = option(None, "stop after so many epochs without a better one; none for never")
+    save_every: int = option(0, "also save the state to resume from after so many steps; 0 for epoch ends only")
+    limit_batches: int | None = option(None, "at most so many batches of each part an epoch, for trying out")
+    seed: int = option(1, "seed of the weights, of the order of samples and of their augmentation")
+    precision: str = option("fp32", "number format of the network's arithmetic", choices=("fp32", "bf16", "fp16"))
+    accelerator: str = option("auto", "where to compute", choices=("auto", "cpu", "cuda", "mps"))
+    devices: int = option(1, "devices, or processes on a CPU, of each machine")
+    nodes: int = option(1, "machines; start one process group on each, as with torchrun")
+    compile: bool = option(False, "compile the network: slow to start, faster on a GPU")
+
+
+def save_recipe(recipe: Recipe, path: str | Path) -> None:
+    """Write a recipe as JSON or YAML, by the file's suffix."""
+    plain = to_plain(recipe)
+    if Path(path).suffix == ".json":
+        write_text(path, json.dumps(plain, indent=2) + "\n")
+    else:
+        write_text(path, require("yaml", extra="train").safe_dump(plain, sort_keys=False))
+
+
+def load_recipe(path: str | Path) -> Recipe:
+    """Read a recipe from JSON or YAML; fields that are absent have their defaults."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot read the recipe {path}: {error.strerror}") from error
+    if Path(path).suffix == ".json":
+        try:
+            values = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise InputError(f"{path} is not JSON: {error}") from error
+    else:
+        yaml = require("yaml", extra="train")
+        try:
+            values = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise InputError(f"{path} is not YAML: {error}") from error
+    if not isinstance(values, Mapping):
+        raise InputError(f"{path} holds no settings: expected lines such as 'epochs: 10'")
+    return from_plain(Recipe, values)

@@ -1,0 +1,141 @@
+"""Siblings of the paper's experiments that a CPU finishes in seconds or minutes, and the user's own data."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from acls.data import DataOptions
+from acls.models import ModelOptions
+from acls.recipes.recipe import LossOptions, OptimOptions, Recipe, ScheduleOptions
+
+_COSINE = ScheduleOptions(name="cosine")
+
+
+def digits_cnn() -> Recipe:
+    """The embedded digits, two convolutions, 20 epochs: seconds on a CPU. ``acls train digits_cnn --loss ACLS``"""
+    return Recipe(
+        name="digits_cnn",
+        data=DataOptions(name="digits", val=0.2),
+        model=ModelOptions(name="small_cnn"),
+        loss=LossOptions(name="ACLS", protocol={"margin": 6.0}),
+        optim=OptimOptions(lr=0.1, weight_decay=5e-4),
+        schedule=_COSINE,
+        epochs=20,
+        batch=64,
+    )
+
+
+def synthetic_mlp() -> Recipe:
+    """Points with known probabilities, two hidden layers: their true calibration is known. ``acls train synthetic_mlp``"""
+    return Recipe(
+        name="synthetic_mlp",
+        data=DataOptions(name="synthetic"),
+        model=ModelOptions(name="mlp"),
+        loss=LossOptions(name="ACLS", protocol={"margin": 6.0}),
+        optim=OptimOptions(lr=0.05, weight_decay=5e-4),
+        schedule=_COSINE,
+        epochs=20,
+        batch=64,
+    )
+
+
+def synthetic_unet() -> Recipe:
+    """Images with known pixel probabilities, a small encoder-decoder. ``acls train synthetic_unet``"""
+    return Recipe(
+        name="synthetic_unet",
+        data=DataOptions(name="synthetic_segmentation", n_samples=200),
+        model=ModelOptions(name="small_unet"),
+        loss=LossOptions(name="ACLS", protocol={"margin": 6.0}),
+        optim=OptimOptions(lr=0.05, weight_decay=5e-4),
+        schedule=_COSINE,
+        epochs=5,
+        batch=16,
+        eval_batch=32,
+    )
+
+
+def cifar10_mini() -> Recipe:
+    """10,000 images of CIFAR-10, ResNet-8, 30 epochs: minutes on a CPU.
+
+    ``acls train cifar10_mini --root cifar10_train.zip --loss ACLS``
+    """
+    return Recipe(
+        name="cifar10_mini",
+        data=DataOptions(name="cifar10", n_train=10_000, pad=4, flip=True, normalise="cifar10"),
+        model=ModelOptions(name="resnet8"),
+        loss=LossOptions(name="ACLS", protocol={"margin": 6.0}),
+        optim=OptimOptions(lr=0.1, weight_decay=5e-4),
+        schedule=_COSINE,
+        epochs=30,
+        batch=128,
+        drop_last=True,
+    )
+
+
+def tiny_imagenet_mini() -> Recipe:
+    """Tiny-ImageNet, 20 of its classes or all, at 32x32, ResNet-8, 20 epochs: minutes on a CPU with 20 classes.
+
+    ``acls train tiny_imagenet_mini --root tiny_imagenet_20c.zip --loss ACLS``
+    """
+    same = cifar10_mini()
+    return replace(
+        same,
+        name="tiny_imagenet_mini",
+        data=DataOptions(name="tiny_imagenet", size=32, n_train=10_000, pad=4, flip=True, normalise="imagenet"),
+        loss=LossOptions(name="ACLS", protocol={"margin": 10.0}),
+        epochs=20,
+    )
+
+
+def voc_mini() -> Recipe:
+    """PASCAL VOC at 96x96, a small encoder-decoder, 15 epochs: minutes on a CPU with a few hundred images.
+
+    ``acls train voc_mini --root voc2012_animals_small.zip --loss ACLS``
+    """
+    return Recipe(
+        name="voc_mini",
+        data=DataOptions(name="voc", size=96, pad=8, flip=True, jitter=0.3, normalise="imagenet"),
+        model=ModelOptions(name="small_unet"),
+        loss=LossOptions(name="ACLS", protocol={"margin": 10.0}),
+        optim=OptimOptions(lr=0.05, weight_decay=5e-4),
+        schedule=_COSINE,
+        epochs=15,
+        batch=8,
+        drop_last=True,
+        eval_batch=16,
+        select="miou_foreground",
+    )
+
+
+def custom() -> Recipe:
+    """Your images, a folder a class, with any of timm's networks.
+
+    ``acls train custom --root DIR --model timm/resnet18 --model.pretrained true --loss ACLS``
+    """
+    return Recipe(
+        name="custom",
+        data=DataOptions(name="folder", memory=False, size=224, scale=0.25, flip=True, normalise="imagenet", workers=2),
+        model=ModelOptions(name="timm/resnet18"),
+        loss=LossOptions(name="ACLS", protocol={"margin": 10.0}),
+        optim=OptimOptions(lr=0.01, weight_decay=5e-4),
+        schedule=_COSINE,
+        epochs=30,
+        batch=32,
+        eval_batch=64,
+    )
+
+
+def custom_segmentation() -> Recipe:
+    """Your images and masks, with LR-ASPP on MobileNetV3. ``acls train custom_segmentation --root DIR --loss ACLS``"""
+    return replace(
+        custom(),
+        name="custom_segmentation",
+        data=DataOptions(
+            name="segmentation_folder", memory=False, size=256, flip=True, jitter=0.3, normalise="imagenet", workers=2
+        ),
+        model=ModelOptions(name="lraspp_mobilenet"),
+        batch=8,
+        eval_batch=8,
+        drop_last=True,
+        select="miou",
+    )
