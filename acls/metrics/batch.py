@@ -1,0 +1,210 @@
+"""Batch: scores and labels, checked, and reduced to what the tallies count, in one pass over the scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from acls.errors import InputError, suggest
+from acls.shapes import IGNORE_INDEX, flatten
+
+Kind = Literal["logits", "probs", "log_probs"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+# Scores that one thread works on at a time: what a pass writes, the next finds in the cache (best of 2^14..2^20).
+_CACHED = 1 << 17
+# On other devices one kernel takes many rows; only the memory of intermediates sets the limit.
+_ON_DEVICE = 1 << 26
+# How far above 1 a probability may be by rounding (half precision has 2^-11).
+_ABOVE_ONE = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class TopLabel:
+    """One value a sample: how sure the model was of the class it chose, and how good that was."""
+
+    confidence: Tensor
+    """The largest probability, in the precision of the scores."""
+    right: Tensor
+    """Whether the first class of largest score is the true one."""
+    label_in_five: Tensor | None = None
+    """Whether fewer than five other classes score as high as the true one; `right` implies it."""
+    nll: Tensor | None = None
+    """Minus the log-probability of the true class."""
+    brier: Tensor | None = None
+    """The squared distance of the probabilities from the one-hot label, summed over the classes."""
+
+
+class Batch:
+    """Scores of M samples or pixels with their labels; ignored positions are gone."""
+
+    def __init__(
+        self, scores: Tensor | None, target: Tensor, kind: Kind, predicted: Tensor | None, top: TopLabel | None
+    ) -> None:
+        self._scores = scores
+        self.target = target
+        self.kind = kind
+        self._predicted = predicted
+        if top is not None:
+            self.top = top
+
+    @classmethod
+    def of(cls, scores: Tensor, target: Tensor, *, kind: Kind, ignore_index: int = IGNORE_INDEX) -> Batch:
+        """Check and flatten scores ``(N, K, *D)`` and target ``(N, *D)``; NaN is refused, with its row."""
+        if kind not in KINDS:
+            raise InputError(f"kind is {kind!r}{suggest(str(kind), KINDS)}")
+        positions = flatten(scores.detach(), target, ignore_index=ignore_index)
+        if positions.soft:
+            raise InputError("the target holds soft labels, but metrics compare with true classes: pass class ids")
+        rows = positions.compact()
+        batch = cls(rows.logits, rows.target, kind, None, None)
+        batch._refuse_nonsense(positions.valid)
+        return batch
+
+    @classmethod
+    def of_triples(cls, confidence: Tensor, predicted: Tensor, labels: Tensor) -> Batch:
+        """Check triples: three vectors of one length, the confidence within 0..1."""
+        shapes = [tuple(part.shape) for part in (confidence, predicted, labels)]
+        if len(shapes[0]) != 1 or len(set(shapes)) > 1:
+            told = ", ".join(map(str, shapes))
+            raise InputError(
+                f"confidence, predicted and labels have shapes {told}, but vectors of one length are needed"
+            )
+        if not confidence.is_floating_point():
+            raise InputError(f"confidence has dtype {confidence.dtype}, but a floating point type is called for")
+        wide = confidence.detach()
+        if wide.dtype in (torch.float16, torch.bfloat16):
+            wide = wide.float()
+        batch = cls(None, labels, "probs", predicted, TopLabel(wide, predicted == labels))
+        batch._refuse_nonsense(None)
+        return batch
+
+    def __len__(self) -> int:
+        return self.target.shape[0]
+
+    @property
+    def scores(self) -> Tensor:
+        """``(M, K)``, float32 or wider."""
+        if self._scores is None:
+            raise InputError("this metric needs the scores of every class, but only triples were given")
+        return self._scores
+
+    @property
+    def n_classes(self) -> int | None:
+        """K, or None when only triples are known."""
+        return None if self._scores is None else self._scores.shape[1]
+
+    @cached_property
+    def predicted(self) -> Tensor:
+        """The first class of largest score."""
+        return self.scores.argmax(1) if self._predicted is None else self._predicted
+
+    @cached_property
+    def top(self) -> TopLabel:
+        """One value a sample, from one pass over the scores."""
+        return _top_label(self)
+
+    def chunks(self) -> Iterator[tuple[slice, Tensor]]:
+        """Rows of scores, few enough at a time to stay in the cache."""
+        scores = self.scores
+        on_cpu = scores.device.type == "cpu"
+        at_once = _CACHED * torch.get_num_threads() if on_cpu else _ON_DEVICE
+        step = max(1, at_once // max(1, scores.shape[1]))
+        for start in range(0, scores.shape[0], step):
+            rows = slice(start, start + step)
+            yield rows, scores[rows]
+
+    def probabilities(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Rows of probabilities with their labels, few enough at a time to stay in the cache."""
+        for rows, scores in self.chunks():
+            if self.kind == "logits":
+                yield torch.softmax(scores, 1), self.target[rows]
+            else:
+                yield (scores if self.kind == "probs" else scores.exp()), self.target[rows]
+
+    def _refuse_nonsense(self, valid: Tensor | None) -> None:
+        if len(self) == 0:
+            return
+        confidence = self.top.confidence
+        low, high = torch.aminmax(confidence)  # both are NaN where any value is
+        if bool((low >= 0) & (high <= 1)):
+            return
+        wrong = ~((confidence >= 0) & (confidence <= 1 + _ABOVE_ONE))
+        if not bool(wrong.any()):  # rounding: probabilities a little above 1
+            confidence.clamp_(max=1)
+            return
+        row = int(wrong.nonzero()[0])
+        value = float(confidence[row])
+        place = row if valid is None else int(valid.nonzero()[row])
+        if self._scores is not None and not bool(torch.isfinite(self._scores[row]).all()):
+            raise InputError(f"row {place} holds {_first_not_finite(self._scores[row])}: metrics need finite scores")
+        if value != value:
+            raise InputError(f"row {place} holds NaN: metrics need finite confidences")
+        raise InputError(
+            f"row {place} has a largest probability of {value:g}, outside 0..1: "
+            f"{self.kind if self._scores is not None else 'confidences'} were announced; pass kind='logits' for logits"
+        )
+
+
+@torch.no_grad()
+def _top_label(batch: Batch) -> TopLabel:
+    """Reduce every row of scores to its `TopLabel` values without ever holding all probabilities.
+
+    log p_y = z_y - max z - log Σ exp(z - max z), finite for all finite z; the confidence is 1 / Σ exp(z - max z).
+    """
+    scores, target = batch.scores, batch.target
+    n, n_classes = scores.shape
+    if n_classes == 0:
+        raise InputError("the scores have no class: axis 1 holds the classes and has length 0")
+    confidence, nll, brier = (scores.new_empty(n) for _ in range(3))
+    at_least = scores.new_empty(n)
+    right = torch.empty(n, dtype=torch.bool, device=scores.device)
+    buffer: Tensor | None = None
+    for rows, part in batch.chunks():
+        if buffer is None:
+            buffer = torch.empty_like(part)
+        scratch = buffer[: part.shape[0]]
+        largest = part.amax(1, keepdim=True)
+        own = part.gather(1, target[rows, None])
+        torch.ge(part, own, out=scratch)
+        torch.sum(scratch, 1, out=at_least[rows])
+        torch.ge(own, largest, out=right[rows, None])
+        largest, own = largest[:, 0], own[:, 0]
+        if batch.kind == "logits":
+            torch.sub(part, largest[:, None], out=scratch).exp_()
+            total = scratch.sum(1)
+            squares = torch.linalg.vecdot(scratch, scratch) / (total * total)
+            torch.reciprocal(total, out=confidence[rows])
+            true_probability = (own - largest).exp_().div_(total)
+            torch.add(largest - own, total.log(), out=nll[rows])
+        elif batch.kind == "log_probs":
+            torch.exp(part, out=scratch)
+            squares = torch.linalg.vecdot(scratch, scratch)
+            torch.exp(largest, out=confidence[rows])
+            true_probability = own.exp()
+            torch.neg(own, out=nll[rows])
+        else:
+            squares = torch.linalg.vecdot(part, part)
+            confidence[rows] = largest
+            true_probability = own
+            torch.neg(own.log(), out=nll[rows])
+        torch.add(squares - 2 * true_probability, 1, out=brier[rows])
+    _settle_ties(batch, right, at_least)
+    return TopLabel(confidence, right, (at_least <= 5) | right, nll, brier.clamp_(min=0))
+
+
+def _settle_ties(batch: Batch, right: Tensor, at_least: Tensor) -> None:
+    """Where the true class shares the largest score, it is right only if it comes first."""
+    tied = (right & (at_least > 1)).nonzero()[:, 0]
+    if tied.numel():
+        right[tied] = batch.scores[tied].argmax(1) == batch.target[tied]
+
+
+def _first_not_finite(row: Tensor) -> str:
+    value = float(row[~torch.isfinite(row)][0])
+    return "NaN" if value != value else str(value)

@@ -1,0 +1,60 @@
+"""Scores of the whole prediction: NLL and Brier, which only the true probabilities minimise, and accuracy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from acls.metrics.batch import Batch
+from acls.metrics.tally import Tally
+
+
+@dataclass(frozen=True, eq=False)
+class Proper(Tally):
+    """Sums of the negative log-likelihood, the Brier score and hits.
+
+    NLL = -mean log p_y. Brier = mean over samples of Σ_k (p_k - [y = k])², summed, not averaged, over the classes: 0
+    for a perfect prediction, 2 for certainty of a wrong class (Brier, Monthly Weather Review 1950).
+    """
+
+    whole = True
+
+    n: Tensor
+    right: Tensor
+    in_five: Tensor
+    nll_sum: Tensor
+    brier_sum: Tensor
+
+    @classmethod
+    def count(cls, batch: Batch) -> Proper:
+        scores, top = batch.scores, batch.top
+        assert top.label_in_five is not None
+        assert top.nll is not None
+        assert top.brier is not None
+        return cls(
+            n=torch.tensor(len(batch), device=scores.device),
+            right=top.right.sum(),
+            in_five=top.label_in_five.sum(),
+            nll_sum=top.nll.sum(dtype=torch.float64),
+            brier_sum=top.brier.sum(dtype=torch.float64),
+        )
+
+    @property
+    def accuracy(self) -> float:
+        """Share of samples whose first class of largest score is the true one; ties go to the lower class."""
+        return int(self.right) / int(self.n)
+
+    @property
+    def top5(self) -> float:
+        """Share of samples with fewer than five other classes scoring as high as the true one."""
+        return int(self.in_five) / int(self.n)
+
+    @property
+    def nll(self) -> float:
+        return float(self.nll_sum) / int(self.n)
+
+    @property
+    def brier(self) -> float:
+        return float(self.brier_sum) / int(self.n)

@@ -1,0 +1,285 @@
+"""What depends on the order of confidences: kept exactly while that is cheap, in cells of fixed memory beyond.
+
+`Confidences` keeps every (confidence, hit) pair up to `EXACT` of them. Beyond that it keeps a histogram of `CELLS`
+cells with exact counts and exact sums a cell, equally wide in the fourth root of the distance to the nearer end of
+[0, 1]: the cells are finest where networks put their confidence, at 1. Which of the two it is depends on the number of
+samples alone, so the result does not depend on how they were split into batches or processes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from acls import distributed
+from acls.metrics.batch import Batch
+from acls.metrics.tally import Tally
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+EXACT = 1 << 20
+"""Values that are kept one by one, at 4 or 8 bytes each."""
+CELLS = 1 << 17
+"""Cells of the histogram that takes over, at 24 bytes each, shared out among the columns."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Samples in ascending order of confidence, those of one cell taken together; ``(..., G)``, batches first."""
+
+    count: Tensor
+    confidence: Tensor
+    """The sum over the cell."""
+    right: Tensor
+    """The hits of the cell."""
+    lower: Tensor | None = None
+    """The confidences of a cell lie between `lower` and `upper`; both None where all samples of a cell are tied."""
+    upper: Tensor | None = None
+
+    @property
+    def residual(self) -> Tensor:
+        return self.confidence - self.right
+
+    @property
+    def n(self) -> Tensor:
+        return self.count.sum(-1)
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """A value and how far from it the exact one can be at most; a bound of 0 says that it is exact."""
+
+    value: float
+    bound: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class _Pairs(Tally):
+    """Columns of (probability, event) pairs: one by one while at most `EXACT`, as a histogram beyond."""
+
+    parts: tuple[Tensor, ...]
+    """``(n, columns)`` each; a probability carries a minus sign where its event did not happen (so -0.0 exists)."""
+    columns: int
+    table: Tensor | None = None
+    """``(3, columns, cells)`` float64: counts (exact up to 2^53), sums of probabilities, events."""
+    in_table: int = 0
+    """Rows that the table holds; those in `parts` come on top."""
+
+    @classmethod
+    def keep(cls, signed: Tensor) -> Self:
+        """The pairs of one batch."""
+        return cls((signed,), signed.shape[1])._settle()
+
+    @property
+    def n(self) -> int:
+        return self.in_table + sum(part.shape[0] for part in self.parts)
+
+    @property
+    def cells_a_column(self) -> int:
+        return max(2, CELLS // self.columns // 2 * 2)
+
+    def __add__(self, other: Tally) -> Self:
+        if not isinstance(other, type(self)):
+            return NotImplemented
+        both = dataclasses.replace(self, parts=_join(self.parts + other.parts), in_table=self.in_table + other.in_table)
+        if self.table is not None and other.table is not None:
+            both = dataclasses.replace(both, table=self.table + other.table)
+        elif other.table is not None:
+            both = dataclasses.replace(both, table=other.table)
+        return both._settle()
+
+    def all_reduce(self) -> Self:
+        if distributed.world() == 1:
+            return self
+        device = self._device()
+        total = int(distributed.all_reduce(torch.tensor(self.n, device=device)))
+        if total * self.columns <= EXACT:
+            pairs = torch.cat(self.parts) if self.parts else torch.empty(0, self.columns, device=device)
+            return dataclasses.replace(self, parts=(distributed.all_gather(pairs.double()),))
+        table = self._folded().table
+        assert table is not None
+        return dataclasses.replace(self, parts=(), table=distributed.all_reduce(table), in_table=total)
+
+    def to(self, device: torch.device | str) -> Self:
+        table = None if self.table is None else self.table.to(device)
+        return dataclasses.replace(self, parts=tuple(part.to(device) for part in self.parts), table=table)
+
+    def tensors(self) -> dict[str, Tensor]:
+        if self.n * self.columns <= EXACT:
+            return {"parts": torch.cat(self.parts)}
+        table = self._folded().table
+        assert table is not None
+        filled = table[0].flatten().nonzero()[:, 0]
+        return {"cells": filled, "sums": table.flatten(1)[:, filled]}
+
+    def settings(self) -> dict[str, Any]:
+        return {"columns": self.columns, "n": self.n, "cells": self.cells_a_column}
+
+    @classmethod
+    def restore(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Self:
+        if "parts" in tensors:
+            return cls((tensors["parts"],), settings["columns"])
+        sums = tensors["sums"]
+        table = sums.new_zeros(3, settings["columns"] * settings["cells"])
+        table[:, tensors["cells"]] = sums
+        return cls((), settings["columns"], table.view(3, settings["columns"], -1), settings["n"])
+
+    def cells(self) -> Cells:
+        """The samples in order: a cell each while they are kept one by one, with ties sharing their hits equally."""
+        if self.n * self.columns <= EXACT:
+            return _sorted_cells(torch.cat(self.parts).T)
+        table = self._folded().table
+        assert table is not None
+        used = (table[0] > 0).any(0)  # cells that no column uses only cost time
+        lower, upper = (edge[used] for edge in cell_edges(self.cells_a_column, table.device))
+        count, probability, event = table[..., used]
+        return Cells(count, probability, event, lower, upper)
+
+    def _device(self) -> torch.device:
+        return self.parts[0].device if self.parts or self.table is None else self.table.device
+
+    def _settle(self) -> Self:
+        """Move pairs to the histogram once there are too many: few and large moves, as each touches every cell."""
+        waiting = (self.n - self.in_table) * self.columns
+        return self._folded() if waiting > EXACT else self
+
+    def _folded(self) -> Self:
+        """Everything in the histogram."""
+        if not self.parts and self.table is not None:
+            return self
+        pairs = torch.cat(self.parts) if len(self.parts) != 1 else self.parts[0]
+        table = _histogram(pairs, self.cells_a_column)
+        if self.table is not None:
+            table += self.table
+        return dataclasses.replace(self, parts=(), table=table, in_table=self.n)
+
+
+@dataclass(frozen=True, eq=False)
+class Confidences(_Pairs):
+    """The confidence of every sample and whether it was right: what equal-mass bins, KS, SmoothECE and AURC need."""
+
+    @classmethod
+    def count(cls, batch: Batch) -> Confidences:
+        top = batch.top
+        return cls.keep(torch.where(top.right, top.confidence, -top.confidence)[:, None])
+
+
+def cell_of(probability: Tensor, cells: int) -> Tensor:
+    """The number of the cell of each probability, ascending."""
+    wide = probability.double()
+    half = cells // 2
+    index = torch.minimum(wide, 1 - wide).mul_(2).sqrt_().sqrt_().mul_(half).long().clamp_(max=half - 1)
+    return torch.where(wide > 0.5, cells - 1 - index, index)
+
+
+def cell_edges(cells: int, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
+    """The least and the largest probability that each cell may hold.
+
+    The outermost are moved by nothing: a cell that can only hold 1.0 says so.
+    """
+    half = cells // 2
+    rising = (torch.arange(half + 1, dtype=torch.float64, device=device) / half) ** 4 / 2
+    edges = torch.cat([rising, 1 - rising[:-1].flip(0)])
+    return edges[:-1], edges[1:]
+
+
+def adaptive_ece(cells: Cells, bins: int) -> tuple[Tensor, Tensor]:
+    """Calibration error over bins of equal mass, Σ_b |Σ confidence - Σ hits| / n, and its error bound.
+
+    The sorted samples are split into B bins whose sizes differ by at most one, larger ones first. Samples with the same
+    confidence on both sides of a split share their hits equally between them, so that order does not matter.
+
+    Where a split falls inside a cell of the histogram, the cell's residual is split in proportion. Of its m samples the
+    t with the lowest confidence go left; how many hits they have lies between max(0, t - wrong) and min(t, right),
+    their confidence between what the cell's edges and its sum allow. The largest deviation e enters the two bins beside
+    the split, so the error is at most 2 Σ e / n.
+    """
+    n = cells.n
+    step = torch.arange(1, bins, device=n.device)
+    size, rest = n // bins, n % bins
+    split = step * size[..., None] + torch.minimum(step, rest[..., None])
+    held = cells.count.cumsum(-1)
+    index = torch.searchsorted(held, split).clamp(max=held.shape[-1] - 1)
+    count = cells.count.gather(-1, index)
+    taken = (split - (held.gather(-1, index) - count)).clamp(min=0)
+    share = taken / count.clamp(min=1)
+    residual = cells.residual.gather(-1, index)
+    reached = cells.residual.cumsum(-1).gather(-1, index) - residual * (1 - share)
+    zero, total = torch.zeros_like(n)[..., None], cells.residual.sum(-1, keepdim=True)
+    gaps = torch.cat([zero, reached, total], -1).diff(dim=-1)
+    value = gaps.abs().sum(-1) / n
+    if cells.lower is None or cells.upper is None:
+        return value, torch.zeros_like(value)
+    right, confidence = cells.right.gather(-1, index), cells.confidence.gather(-1, index)
+    hits = share * right
+    most_hits, fewest_hits = torch.minimum(taken, right), (taken - (count - right)).clamp(min=0)
+    least = torch.maximum(taken * cells.lower[index], confidence - (count - taken) * cells.upper[index])
+    error = torch.maximum(most_hits - hits, hits - fewest_hits) + (share * confidence - least).clamp(min=0)
+    # A cell that holds nothing but 1.0, say, is a tie, and sharing it out is exact.
+    error = torch.where((taken > 0) & (taken < count) & (cells.upper > cells.lower)[index], error, 0.0)
+    return value, 2 * error.sum(-1) / n
+
+
+def ks_error(cells: Cells) -> tuple[Tensor, Tensor]:
+    """The largest |Σ (confidence - hit)| / n over all samples up to some confidence, and its error bound.
+
+    Ties count together (Gupta et al., ICLR 2021). Inside a cell of the histogram the sum can rise by at most the
+    confidence of its misses and fall by at most the doubt of its hits.
+    """
+    n = cells.n
+    reached = cells.residual.cumsum(-1)
+    value = reached.abs().amax(-1)
+    if cells.lower is None or cells.upper is None:
+        return value / n, torch.zeros_like(value)
+    before = reached - cells.residual
+    highest = before + (cells.count - cells.right) * cells.upper
+    lowest = before - cells.right * (1 - cells.lower)
+    within = torch.maximum(highest.abs(), lowest.abs()).where(cells.upper > cells.lower, 0.0).amax(-1)
+    return value / n, (within - value).clamp(min=0) / n
+
+
+def _sorted_cells(signed: Tensor) -> Cells:
+    confidence, order = signed.abs().sort(-1)
+    right = (~torch.signbit(signed)).double().gather(-1, order)
+    tied = confidence[..., 1:] == confidence[..., :-1]
+    if bool(tied.any()):
+        fresh = torch.ones_like(confidence, dtype=torch.bool)
+        fresh[..., 1:] = ~tied
+        group = fresh.flatten().cumsum(0) - 1
+        mean = torch.bincount(group, weights=right.flatten()) / torch.bincount(group)
+        right = mean[group].view_as(right)
+    confidence = confidence.double()
+    return Cells(torch.ones_like(confidence), confidence, right)
+
+
+def _histogram(signed: Tensor, cells: int) -> Tensor:
+    columns = signed.shape[1]
+    probability = signed.abs().double()
+    index = cell_of(probability, cells)
+    if columns > 1:
+        index = index + torch.arange(columns, device=signed.device) * cells
+    index, size = index.flatten(), columns * cells
+    happened = ~torch.signbit(signed).flatten()
+    table = torch.stack(
+        [
+            torch.bincount(index, minlength=size).double(),
+            torch.bincount(index, weights=probability.flatten(), minlength=size),
+            torch.bincount(index[happened], minlength=size).double(),
+        ]
+    )
+    return table.view(3, columns, cells)
+
+
+def _join(parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Concatenate the last parts while they are alike in size: n small ones cost n log n copies, not n²."""
+    kept = list(parts)
+    while len(kept) > 1 and kept[-2].shape[0] <= 2 * kept[-1].shape[0]:
+        last = kept.pop()
+        kept[-1] = torch.cat([kept[-1], last])
+    return tuple(kept)

@@ -1,0 +1,193 @@
+"""Tally: sums over samples that merge, so that batches, processes and machines are one case.
+
+A measure that is a function of sums can be split anywhere: ``Bins.of(a) + Bins.of(b)`` is ``Bins.of(a and b)``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from acls import distributed
+from acls.errors import InputError
+from acls.metrics.batch import Batch, Kind
+from acls.shapes import IGNORE_INDEX
+from acls.storage import load_tensors, save_tensors, write_text
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+TALLIES: dict[str, type[Tally]] = {}
+
+
+@dataclass(frozen=True, eq=False)
+class Tally:
+    """Sums over samples: fields that are tensors or tallies add up, all others are settings and must agree.
+
+    Accumulators are int64 or float64. A subclass states its fields and `count`, what one batch adds to them; adding,
+    reducing over processes, saving and loading follow from the fields.
+    """
+
+    whole: ClassVar[bool] = False
+    """Whether the sums need the scores of every class; triples of (confidence, predicted, label) will not do."""
+
+    def __init_subclass__(cls) -> None:
+        TALLIES[cls.__name__] = cls
+
+    @classmethod
+    def count(cls, batch: Batch) -> Self:
+        """The sums of one batch."""
+        raise NotImplementedError
+
+    @classmethod
+    def of(
+        cls, scores: Tensor, target: Tensor, *, kind: Kind = "logits", ignore_index: int = IGNORE_INDEX, **settings: Any
+    ) -> Self:
+        """The sums of scores ``(N, K, *D)`` with target ``(N, *D)``; ``settings`` are the fields that are not sums."""
+        return cls.count(Batch.of(scores, target, kind=kind, ignore_index=ignore_index), **settings)
+
+    @classmethod
+    def of_triples(cls, confidence: Tensor, predicted: Tensor, labels: Tensor, **settings: Any) -> Self:
+        """The sums of what is left of a prediction: its confidence, its class, and the true class."""
+        return cls.count(Batch.of_triples(confidence, predicted, labels), **settings)
+
+    def __add__(self, other: Tally) -> Self:
+        if type(other) is not type(self):
+            return NotImplemented
+        merged = {}
+        for field in dataclasses.fields(self):
+            mine, theirs = getattr(self, field.name), getattr(other, field.name)
+            if (isinstance(mine, Tensor) and isinstance(theirs, Tensor)) or isinstance(
+                mine, Tally
+            ) is not None is not theirs:
+                merged[field.name] = mine + theirs
+            elif mine == theirs:
+                merged[field.name] = mine
+            else:
+                raise InputError(
+                    f"cannot add two {type(self).__name__}: {field.name} is {_show(mine)} in one, {_show(theirs)} "
+                    "in the other; count both with the same settings"
+                )
+        return type(self)(**merged)
+
+    def __radd__(self, other: object) -> Self:
+        if other == 0:  # where sum() starts
+            return self
+        return NotImplemented
+
+    def all_reduce(self) -> Self:
+        """The sums over all processes, the same on each; what it is called on, where there is one process."""
+        return self._map(lambda part: part.all_reduce() if isinstance(part, Tally) else distributed.all_reduce(part))
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same sums on another device."""
+        return self._map(lambda part: part.to(device))
+
+    def _map(self, function: Any) -> Self:
+        changed = {
+            field.name: function(value)
+            for field in dataclasses.fields(self)
+            if isinstance(value := getattr(self, field.name), Tensor | Tally)
+        }
+        return dataclasses.replace(self, **changed)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The sums by name; those of a tally within this one have its name and a dot before theirs."""
+        flat: dict[str, Tensor] = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Tensor):
+                flat[field.name] = value
+            elif isinstance(value, Tally):
+                flat |= {f"{field.name}.{name}": tensor for name, tensor in value.tensors().items()}
+        return flat
+
+    def settings(self) -> dict[str, Any]:
+        """What is not a sum, by name, ready for JSON; a tally within this one is a dict of its own."""
+        plain: dict[str, Any] = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Tally):
+                plain[field.name] = value.settings()
+            elif not isinstance(value, Tensor):
+                plain[field.name] = value
+        return plain
+
+    @classmethod
+    def restore(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Self:
+        """Undo `tensors` and `settings`."""
+        hints = typing.get_type_hints(cls)
+        values: dict[str, Any] = {}
+        for field in dataclasses.fields(cls):
+            inner = _tally_type(hints[field.name])
+            if inner is not None and settings.get(field.name) is not None:
+                prefix = f"{field.name}."
+                own = {name.removeprefix(prefix): part for name, part in tensors.items() if name.startswith(prefix)}
+                values[field.name] = inner.restore(own, settings[field.name])
+            else:
+                values[field.name] = tensors[field.name] if field.name in tensors else settings[field.name]
+        return cls(**values)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write to ``.safetensors``, or as text to ``.json``, whole or not at all; a later `load` may be added to."""
+        meta = {"tally": type(self).__name__, "settings": json.dumps(self.settings())}
+        if _is_json(path):
+            lists = {name: [str(part.dtype), part.tolist()] for name, part in self.tensors().items()}
+            write_text(path, json.dumps({**meta, "tensors": lists}) + "\n")
+        else:
+            save_tensors(path, self.tensors(), meta)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read what `save` wrote."""
+        if _is_json(path):
+            tensors, meta = _read_json(path)
+        else:
+            tensors, meta = load_tensors(path)
+        if meta.get("tally") != cls.__name__:
+            raise InputError(f"{path} holds {meta.get('tally', 'no tally')}, but {cls.__name__} is called for")
+        try:
+            return cls.restore(tensors, json.loads(meta["settings"]))
+        except KeyError as error:
+            raise InputError(f"{path} lacks {error}, so it is no {cls.__name__} of this version of acls") from error
+
+
+def _read_json(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            meta = json.load(file)
+        tensors = {
+            name: torch.tensor(values, dtype=getattr(torch, dtype.removeprefix("torch.")))
+            for name, (dtype, values) in meta.pop("tensors").items()
+        }
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file {path}") from error
+    except (ValueError, KeyError, AttributeError) as error:
+        raise InputError(f"{path} is not a saved tally: {error}") from error
+    return tensors, meta
+
+
+def _is_json(path: str | os.PathLike[str]) -> bool:
+    suffix = os.path.splitext(path)[1]
+    if suffix not in (".json", ".safetensors"):
+        raise InputError(f"a tally is saved as .safetensors or .json, but {path} came")
+    return suffix == ".json"
+
+
+def _tally_type(hint: Any) -> type[Tally] | None:
+    for option in (hint, *typing.get_args(hint)):
+        if isinstance(option, type) and issubclass(option, Tally):
+            return option
+    return None
+
+
+def _show(value: object) -> str:
+    return "absent" if value is None else "present" if isinstance(value, Tensor | Tally) else repr(value)
