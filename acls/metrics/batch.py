@@ -72,9 +72,7 @@ class Batch:
         shapes = [tuple(part.shape) for part in (confidence, predicted, labels)]
         if len(shapes[0]) != 1 or len(set(shapes)) > 1:
             told = ", ".join(map(str, shapes))
-            raise InputError(
-                f"confidence, predicted and labels have shapes {told}, but vectors of one length are needed"
-            )
+            raise InputError(f"confidence, predicted and labels have shapes {told}, but one length is needed")
         if not confidence.is_floating_point():
             raise InputError(f"confidence has dtype {confidence.dtype}, but a floating point type is called for")
         wide = confidence.detach()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from acls import distributed
+from acls.distributed import all_gather, all_reduce, world
 from acls.metrics.batch import Batch
 from acls.metrics.tally import Tally
 
@@ -95,16 +95,16 @@ class _Pairs(Tally):
         return both._settle()
 
     def all_reduce(self) -> Self:
-        if distributed.world() == 1:
+        if world() == 1:
             return self
         device = self._device()
-        total = int(distributed.all_reduce(torch.tensor(self.n, device=device)))
+        total = int(all_reduce(torch.tensor(self.n, device=device)))
         if total * self.columns <= EXACT:
             pairs = torch.cat(self.parts) if self.parts else torch.empty(0, self.columns, device=device)
-            return dataclasses.replace(self, parts=(distributed.all_gather(pairs.double()),))
+            return dataclasses.replace(self, parts=(all_gather(pairs.double()),))
         table = self._folded().table
         assert table is not None
-        return dataclasses.replace(self, parts=(), table=distributed.all_reduce(table), in_table=total)
+        return dataclasses.replace(self, parts=(), table=all_reduce(table), in_table=total)
 
     def to(self, device: torch.device | str) -> Self:
         table = None if self.table is None else self.table.to(device)

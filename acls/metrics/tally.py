@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from acls import distributed
+from acls.distributed import all_reduce
 from acls.errors import InputError
 from acls.metrics.batch import Batch, Kind
 from acls.shapes import IGNORE_INDEX
@@ -85,7 +85,7 @@ class Tally:
 
     def all_reduce(self) -> Self:
         """The sums over all processes, the same on each; what it is called on, where there is one process."""
-        return self._map(lambda part: part.all_reduce() if isinstance(part, Tally) else distributed.all_reduce(part))
+        return self._map(lambda part: part.all_reduce() if isinstance(part, Tally) else all_reduce(part))
 
     def to(self, device: torch.device | str) -> Self:
         """The same sums on another device."""
