@@ -27,7 +27,7 @@ class Configured(nn.Module):
         dataclasses.dataclass(eq=False, kw_only=True, repr=False)(cls)
 
     def __new__(cls, *args: Any, **fields: Any) -> Any:
-        known = [field.name for field in dataclasses.fields(cls) if field.init] if cls is not Configured else []
+        known = [field.name for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]
         for name in fields:
             if name not in known:
                 raise TypeError(f"{cls.__name__} has no field {name!r}{suggest(name, known)}")

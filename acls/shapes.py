@@ -28,6 +28,8 @@ class Positions:
     """``(M,)`` bool, False where the position is ignored. None: all count."""
     shape: torch.Size
     """``(N, *D)``, the shape of one value a position."""
+    index: Tensor | None = None
+    """``(N,)``, the samples' numbers in the training set, for whoever remembers them."""
 
     @property
     def soft(self) -> bool:
@@ -42,6 +44,13 @@ class Positions:
         """The number of positions that count: a tensor where it is not known without a look at the data."""
         return self.logits.shape[0] if self.valid is None else self.valid.sum()
 
+    def sample_numbers(self) -> Tensor:
+        """The samples' numbers in the training set, which the caller has to have passed."""
+        if self.index is None or self.index.shape != self.shape[:1]:
+            came = "nothing" if self.index is None else f"shape {_show(self.index.shape)}"
+            raise InputError(f"index= brought {came}, but {self.shape[0]} samples call for a number each")
+        return self.index
+
     def compact(self) -> Positions:
         """Drop the ignored positions. Looks at the data: on a GPU this waits for it, so losses do without."""
         if self.valid is None:
@@ -50,7 +59,9 @@ class Positions:
         return Positions(logits, target, None, torch.Size([logits.shape[0]]))
 
 
-def flatten(logits: Tensor, target: Tensor, *, ignore_index: int = IGNORE_INDEX) -> Positions:
+def flatten(
+    logits: Tensor, target: Tensor, *, ignore_index: int = IGNORE_INDEX, index: Tensor | None = None
+) -> Positions:
     """Check logits and target against each other and flatten them to positions.
 
     Half precision is widened to float32. Class ids are checked against ``0..K-1`` where a look at the data is
@@ -61,7 +72,7 @@ def flatten(logits: Tensor, target: Tensor, *, ignore_index: int = IGNORE_INDEX)
     expected = logits.shape[:1] + logits.shape[2:]
     rows = flatten_logits(logits)
     if target.shape == logits.shape and target.is_floating_point():
-        return Positions(rows, flatten_logits(target).to(rows.dtype), None, expected)
+        return Positions(rows, flatten_logits(target).to(rows.dtype), None, expected, index)
     if target.shape != expected:
         raise InputError(
             f"target has shape {_show(target.shape)}, but logits {_show(logits.shape)} call for "
@@ -78,10 +89,10 @@ def flatten(logits: Tensor, target: Tensor, *, ignore_index: int = IGNORE_INDEX)
         labels = labels.long()
     if labels.device.type == "cpu" and not torch.compiler.is_compiling():
         if _all_within(labels, n_classes):
-            return Positions(rows, labels, None, expected)
+            return Positions(rows, labels, None, expected, index)
         _reject_out_of_range(labels, n_classes, ignore_index)
     valid = labels != ignore_index
-    return Positions(rows, torch.where(valid, labels, 0), valid, expected)
+    return Positions(rows, torch.where(valid, labels, 0), valid, expected, index)
 
 
 def check_logits(logits: Tensor) -> None:

@@ -1,0 +1,51 @@
+"""Every training loss of the paper, and the paper's view of them.
+
+``loss = acls.losses.ACLS(margin=6.0)`` takes the place of ``torch.nn.CrossEntropyLoss()`` in any training loop. To add
+a method, write a `Loss` or a `Regularized` in a file of its own and add it to `REGISTRY`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from acls.losses.acls import ACLS
+from acls.losses.adafocal import AdaFocal
+from acls.losses.base import About, Epoch, Loss, Regularized
+from acls.losses.brier import Brier
+from acls.losses.cape import CaPE
+from acls.losses.ce import CE
+from acls.losses.cpc import CPC
+from acls.losses.crl import CRL
+from acls.losses.dca import DCA
+from acls.losses.dual_focal import DualFocal
+from acls.losses.ecp import ECP
+from acls.losses.flsd import FLSD
+from acls.losses.focal import Focal
+from acls.losses.inverse_focal import InverseFocal
+from acls.losses.label_smoothing import LabelSmoothing
+from acls.losses.mbls import MbLS
+from acls.losses.mdca import MDCA
+from acls.losses.mmce import MMCE
+from acls.losses.patra import Patra
+from acls.losses.smoothing import Rule, Side, effective_label, rule_loss, table
+from acls.modules import make
+
+REGISTRY: dict[str, type[Loss]] = {
+    kind.__name__: kind
+    for kind in (
+        CE, LabelSmoothing, Focal, FLSD, InverseFocal, AdaFocal, DualFocal, Brier,
+        ECP, MMCE, MDCA, DCA, CPC, MbLS, CRL, ACLS, CaPE, Patra,
+    )
+}  # fmt: skip
+
+
+def make_loss(name: str, **fields: Any) -> Loss:
+    """Build a loss by its class name, in upper or lower case: ``make_loss("acls", margin=6.0)``."""
+    return make(REGISTRY, name, "loss", **fields)
+
+
+__all__ = [
+    "ACLS", "CE", "CPC", "CRL", "DCA", "ECP", "FLSD", "MDCA", "MMCE", "REGISTRY", "About", "AdaFocal", "Brier", "CaPE",
+    "DualFocal", "Epoch", "Focal", "InverseFocal", "LabelSmoothing", "Loss", "MbLS", "Patra", "Regularized", "Rule",
+    "Side", "effective_label", "make_loss", "rule_loss", "table",
+]  # fmt: skip

@@ -1,0 +1,188 @@
+"""Adaptive and conditional label smoothing, in every form it has been written down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from acls.errors import InputError
+from acls.losses.base import About, Epoch, Regularized
+from acls.losses.ce import CE
+from acls.losses.history import CorrectnessHistory, next_in_batch, sample_means
+from acls.losses.margin import MarginTerm
+from acls.losses.numerics import log_confidence
+from acls.losses.smoothing import Rule, Side, View, always
+from acls.modules import choose
+from acls.shapes import Positions, flatten
+
+
+@dataclass(frozen=True)
+class _Form:
+    from_zero: bool
+    """The predicted class's logit is measured from 0, not from the smallest logit."""
+    stopped: bool
+    """No gradient goes through the smallest logit, nor through the largest in the other classes' term."""
+    averaged: bool
+    """The other classes' term is averaged over K - 1 classes, not added up."""
+    halved: bool
+    """Squares are halved, so that the gradient has no factor 2."""
+
+
+FORMS = {
+    "paper": _Form(from_zero=False, stopped=False, averaged=True, halved=False),
+    "released": _Form(from_zero=True, stopped=True, averaged=True, halved=False),
+    "stopped": _Form(from_zero=False, stopped=True, averaged=True, halved=False),
+    "printed-loss": _Form(from_zero=False, stopped=False, averaged=False, halved=False),
+    "printed-gradient": _Form(from_zero=False, stopped=True, averaged=False, halved=True),
+}
+
+
+class ACLS(Regularized):
+    """Cross-entropy plus squares of what logit gaps exceed a margin by: the wider the gap, the smoother the label.
+
+    lambda1 max(0, z_ŷ - min_k z_k - margin)^2 + lambda2/(K-1) sum_{j≠ŷ} max(0, z_ŷ - z_j - margin)^2, ŷ the predicted
+    class, the first where several tie. The published margin is 6 on CIFAR-10 and 10 elsewhere.
+
+    ``form``: ``"paper"`` is the printed loss (Eq. 13) with the second term averaged as in the authors' code; its
+    gradient sums to zero over classes, so a constant added to all logits changes nothing. ``"released"`` is the
+    authors' code: z_ŷ itself instead of z_ŷ - min z, and no gradient through z_ŷ in the second term; there
+    lambda1 = alpha pos_lambda and lambda2 = alpha neg_lambda. ``"stopped"`` is ``"paper"`` with no gradient through
+    min z and through z_ŷ in the second term; ``"printed-loss"`` adds the second term up, and ``"printed-gradient"`` has
+    exactly the gradient of Eq. 12, which is no loss's gradient. In the forms with stopped gradients the logits can
+    drift by a constant, and ``"stopped"`` has been seen to fall to chance: see the errata.
+
+    ``smoothing="constant"`` takes the excess itself, not its square (the paper's CR only); ``condition="always"``
+    drops the condition, so that gaps are pulled towards the margin from both sides (AR only); ``"ranking"`` replaces it
+    by CRL's: the sample and the next in the batch rank differently by confidence and by how often they were correct.
+    Park et al., ICCV 2023.
+    """
+
+    lambda1: float = 0.1
+    lambda2: float = 0.01
+    margin: float = 10.0
+    form: str = "paper"
+    smoothing: str = "adaptive"
+    condition: str = "margin"
+    history: CorrectnessHistory = field(init=False, default_factory=CorrectnessHistory)
+
+    index_reason = "ACLS with condition='ranking' ranks samples by their history"
+    about = About("Adaptive and conditional label smoothing", "Park et al.", "ICCV", 2023, kind="ACR")
+
+    def __post_init__(self) -> None:
+        choose("form", self.form, tuple(FORMS))
+        choose("smoothing", self.smoothing, ("adaptive", "constant"))
+        choose("condition", self.condition, ("margin", "ranking", "always"))
+        if self.margin < 0 or self.lambda1 < 0 or self.lambda2 < 0:
+            raise InputError(f"{self!r}: margin, lambda1 and lambda2 are not negative")
+        super().__post_init__()
+
+    @property
+    def needs_index(self) -> bool:
+        return self.condition == "ranking" or super().needs_index
+
+    def penalty(self, at: Positions) -> dict[str, Tensor]:
+        predicted, others = self._term(at.n_classes).parts(at.logits)
+        if self.condition == "ranking":
+            gate = self._ranked_wrongly(at)
+            predicted, others = predicted * gate, others * gate
+        return {"predicted": predicted, "others": others}
+
+    def fused(self, at: Positions) -> Tensor | None:
+        if at.soft or self.condition != "margin" or type(self.base) is not CE:
+            return None
+        return self._term(at.n_classes).with_cross_entropy(at.logits, at.target)
+
+    def prepare(self, *, n_train: int, n_classes: int) -> None:
+        super().prepare(n_train=n_train, n_classes=n_classes)
+        if self.condition == "ranking":
+            self.history.prepare(n_train)
+
+    def observe(self, logits: Tensor, target: Tensor, index: Tensor) -> None:
+        super().observe(logits, target, index)
+        if self.condition == "ranking":
+            self.history.observe(flatten(logits, target, ignore_index=self.ignore_index, index=index))
+
+    def end_epoch(self, now: Epoch) -> None:
+        super().end_epoch(now)
+        if self.condition == "ranking":
+            self.history.end_epoch()
+
+    def rule(self, n_classes: int) -> Rule | None:
+        if self.condition == "ranking":
+            return None
+        term = self._term(n_classes)
+
+        def slope(excess: Tensor, weight: float) -> Tensor:
+            return 2 * weight * excess if term.power == 2 else torch.full_like(excess, weight)
+
+        def others(at: View) -> Tensor:
+            return slope(at.gap - self.margin, term.up)
+
+        def others_when(at: View) -> Tensor:
+            return at.gap > self.margin if term.clipped else always(at)
+
+        def lead(at: View) -> Tensor:
+            return (at.z.amax(1, keepdim=True) if term.from_zero else at.gap.amax(1, keepdim=True)) - self.margin
+
+        def predicted(at: View) -> Tensor:
+            pull = torch.where((lead(at) > 0) | (not term.clipped), slope(lead(at), term.down), 0.0)
+            if term.from_zero:
+                pull = pull * (at.gap == 0).sum(1, keepdim=True)
+            if not term.stopped:
+                by_others = torch.where(others_when(at), others(at), 0.0).scatter(1, at.predicted, 0.0)
+                pull = pull + by_others.sum(1, keepdim=True)
+            return pull.expand_as(at.z)
+
+        def raised(at: View) -> Tensor:
+            amount = torch.where(others_when(at), others(at), 0.0)
+            if term.stopped or term.from_zero:
+                return amount
+            own = torch.where((lead(at) > 0) | (not term.clipped), slope(lead(at), term.down), 0.0)
+            return amount + torch.where(at.is_lowest, own, 0.0)
+
+        floor = "" if term.from_zero else " - min z"
+        return self.rule_on_cross_entropy(
+            Rule(
+                down=Side(
+                    predicted,
+                    formula=_formula("λ1", f"z_ŷ{floor}", term) + ("" if term.stopped else " + Σ_j f_j C_j"),
+                    condition=f"z_ŷ{floor} > M" if term.clipped else "1",
+                ),
+                up=Side(
+                    raised,
+                    formula=_formula("λ2/(K-1)" if FORMS[self.form].averaged else "λ2", "z_ŷ - z_j", term)
+                    + ("" if term.stopped else ", and at min z the λ1 term"),
+                    condition="z_ŷ - z_j > M" if term.clipped else "1",
+                ),
+            )
+        )
+
+    def _term(self, n_classes: int) -> MarginTerm:
+        form = FORMS[self.form]
+        adaptive = self.smoothing == "adaptive"
+        half = 0.5 if form.halved and adaptive else 1.0
+        return MarginTerm(
+            margin=self.margin,
+            down=half * self.lambda1,
+            up=half * self.lambda2 / (n_classes - 1 if form.averaged else 1),
+            power=2 if adaptive else 1,
+            from_zero=form.from_zero,
+            stopped=form.stopped,
+            clipped=self.condition == "margin",
+        )
+
+    def _ranked_wrongly(self, at: Positions) -> Tensor:
+        """Return 1 where a sample and the next rank differently by history and by confidence, a position each."""
+        with torch.no_grad():
+            correct = self.history.rank_value(at).to(at.logits.dtype)
+            confidence = sample_means(log_confidence(at.logits)[0].exp(), at)
+            other, _ = next_in_batch(at)
+            wrongly = (correct - correct[other]) * (confidence - confidence[other]) < 0
+        n_positions = at.logits.shape[0] // max(1, at.shape[0])
+        return wrongly.to(at.logits.dtype).repeat_interleave(n_positions)
+
+
+def _formula(weight: str, gap: str, term: MarginTerm) -> str:
+    return f"2 {weight} ({gap} - M)" if term.power == 2 else weight

@@ -1,0 +1,238 @@
+"""What every loss is: a data term, regularisers on top of it, and four hooks for the methods that remember."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from acls.errors import InputError
+from acls.losses.smoothing import Rule
+from acls.modules import Configured, choose
+from acls.shapes import IGNORE_INDEX, Positions, flatten, labelled_mean
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+@dataclass(frozen=True)
+class About:
+    """Where a method comes from, and its type in the paper's terms: AR adapts, CR has a condition, ACR does both."""
+
+    title: str
+    authors: str
+    venue: str
+    year: int
+    kind: str = "-"
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What a loss with memory may ask for between epochs."""
+
+    number: int
+    """0 for the first."""
+    total: int
+    predict: Callable[[str], Iterable[tuple[Tensor, Tensor, Tensor]]]
+    """``predict("train")`` or ``predict("val")`` runs the model in eval mode, without augmentation, over that split and
+    yields batches of (logits, target, index); where several processes train, each yields its own share."""
+
+
+class Loss(Configured):
+    """A training loss: ``loss(logits, target)`` is a scalar, as with `torch.nn.CrossEntropyLoss`.
+
+    Logits are ``(N, K)`` or ``(N, K, *D)``; the target holds class ids ``(N, *D)`` or, where the method allows it, soft
+    labels of the logits' shape. Positions labelled ``ignore_index`` count for nothing, and with none left the loss is
+    0 with a gradient of 0. ``class_weight`` ``(K,)`` weighs the data term as torch's own ``weight`` does, and leaves
+    the regularisers alone. ``reduction="none"`` returns a value a position, where the method has one.
+
+    A method writes `data_term` (one value a position) and perhaps `rule`, `about` and the hooks.
+    """
+
+    ignore_index: int = IGNORE_INDEX
+    reduction: str = "mean"
+    class_weight: Tensor | None = field(default_factory=lambda: None)
+
+    about: ClassVar[About]
+    data_name: ClassVar[str] = "ce"
+    """What the data term is called in `terms`."""
+    couples_samples: ClassVar[bool] = False
+    """Whether the regulariser is a statistic of the batch, without a value a position."""
+    refuses_soft_targets: ClassVar[bool] = False
+    index_reason: ClassVar[str] = ""
+    """Why the method needs ``index=``, for the error where it is missing."""
+
+    def __post_init__(self) -> None:
+        choose("reduction", self.reduction, REDUCTIONS)
+        weight: Tensor | Sequence[float] | None = self.class_weight
+        if weight is not None:
+            weight = torch.as_tensor(weight, dtype=torch.get_default_dtype())
+        self.__dict__.pop("class_weight", None)
+        self.register_buffer("class_weight", weight, persistent=False)
+        if self.reduction == "none" and any(part.couples_samples for part in self.stack()):
+            raise InputError(f'{self!r} has a term for the whole batch, not a position: pass reduction="mean" or "sum"')
+
+    def forward(self, logits: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
+        at = self._positions(logits, target, index)
+        values = self.fused(at) if self.class_weight is None else None
+        if values is not None:
+            return self._reduce(values, at)
+        parts = iter(self._terms(at).values())
+        return sum(parts, next(parts))
+
+    def terms(self, logits: Tensor, target: Tensor, index: Tensor | None = None) -> dict[str, Tensor]:
+        """Return the named parts of the loss, as weighed in it; their sum is the loss."""
+        return self._terms(self._positions(logits, target, index))
+
+    def stack(self) -> list[Loss]:
+        """Return the loss and, below it, the base it regularises, and that one's base, and so on."""
+        return [self]
+
+    # -- what a method writes ----------------------------------------------------------------------------------------
+
+    def data_term(self, at: Positions, weight: Tensor | None) -> Tensor:
+        """Return the part that fits the labels, one value a position ``(M,)``; ``weight`` are the class weights."""
+        raise NotImplementedError
+
+    def penalties(self, at: Positions) -> dict[str, Tensor]:
+        """Return the weighed regularisers by name: one value a position ``(M,)``, or one for the batch ``()``."""
+        return {}
+
+    def fused(self, at: Positions) -> Tensor | None:
+        """Return the whole loss, one value a position, with its gradient from the same pass; None to add up the terms."""
+        return None
+
+    def rule(self, n_classes: int) -> Rule | None:
+        """Return the method's row of the paper's Table 2, or None where its gradient is no function of one position."""
+        return None
+
+    # -- hooks of methods with memory: whoever owns the loop calls them, and they do nothing by default --------------
+
+    @property
+    def needs_index(self) -> bool:
+        """Whether ``index=``, the samples' numbers in the training set, must be passed."""
+        return False
+
+    def prepare(self, *, n_train: int, n_classes: int) -> None:
+        """Make the buffers that hold the method's memory; called once, before training and before loading a state."""
+
+    def start_epoch(self, now: Epoch) -> None:
+        """Called before each epoch."""
+
+    def observe(self, logits: Tensor, target: Tensor, index: Tensor) -> None:
+        """Called after each optimiser step with the logits of that step."""
+
+    def end_epoch(self, now: Epoch) -> None:
+        """Called after each epoch."""
+
+    def keep_mask(self) -> Tensor | None:
+        """Return which training samples stay in training, ``(n_train,)`` bool; None for all."""
+        return None
+
+    # -- the one place for shapes, ignored positions, weights and reductions -----------------------------------------
+
+    def _positions(self, logits: Tensor, target: Tensor, index: Tensor | None) -> Positions:
+        at = flatten(logits, target, ignore_index=self.ignore_index, index=index)
+        if at.soft and any(part.refuses_soft_targets for part in self.stack()):
+            raise InputError(
+                f"{self!r} needs to know each sample's class, but the target {tuple(target.shape)} holds "
+                "soft labels: pass class ids, or train without CutMix and Mixup"
+            )
+        if self.needs_index:
+            if index is None:
+                reason = next(part.index_reason for part in self.stack() if part.needs_index)
+                raise InputError(f"{reason}: pass index=, their numbers in the training set")
+            if index.shape != logits.shape[:1]:
+                raise InputError(
+                    f"index has shape {tuple(index.shape)}, but {logits.shape[0]} samples call for one each"
+                )
+        return at
+
+    def _terms(self, at: Positions) -> dict[str, Tensor]:
+        weight = self.class_weight
+        if weight is not None and weight.shape != (at.n_classes,):
+            raise InputError(
+                f"class_weight has shape {tuple(weight.shape)}, but the logits have {at.n_classes} classes"
+            )
+        if weight is not None:
+            weight = weight.to(at.logits.dtype)
+        values = self.data_term(at, weight)
+        parts = {self.stack()[-1].data_name: self._reduce(values, at, weight)}
+        for name, value in self.penalties(at).items():
+            parts[name] = self._reduce(value, at)
+        return parts
+
+    def _reduce(self, values: Tensor, at: Positions, weight: Tensor | None = None) -> Tensor:
+        if values.ndim == 0:
+            return values * at.count() if self.reduction == "sum" else values
+        if self.reduction == "none":
+            return (values if at.valid is None else torch.where(at.valid, values, 0.0)).reshape(at.shape)
+        if self.reduction == "mean" and (weight is None or at.soft):
+            return labelled_mean(values, at.valid)
+        total = (values if at.valid is None else torch.where(at.valid, values, 0.0)).sum()
+        if self.reduction == "sum" or weight is None:
+            return total
+        # As torch does: the mean weighs each position by its class's weight, and is 0 when nothing is left.
+        share = weight[at.target] if at.valid is None else torch.where(at.valid, weight[at.target], 0.0)
+        return total / share.sum().clamp(min=torch.finfo(share.dtype).tiny)
+
+
+class Regularized(Loss):
+    """A loss with a regulariser on top of ``base``: any other loss, cross-entropy by default."""
+
+    base: Loss = field(default_factory=lambda: _cross_entropy())
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.base, Loss):
+            raise InputError(f"base={self.base!r} is not a loss of acls: pass one, such as base=CE() or base=Focal()")
+        own = self.base
+        if own.ignore_index != IGNORE_INDEX or own.reduction != "mean" or own.class_weight is not None:
+            raise InputError(
+                f"the base {own!r} has settings of its own: set ignore_index, reduction and class_weight on "
+                f"{type(self).__name__}, which handles them for both"
+            )
+        super().__post_init__()
+
+    def stack(self) -> list[Loss]:
+        return [self, *self.base.stack()]
+
+    def penalty(self, at: Positions) -> dict[str, Tensor]:
+        """Return this method's own weighed regularisers by name."""
+        raise NotImplementedError
+
+    def data_term(self, at: Positions, weight: Tensor | None) -> Tensor:
+        return self.base.data_term(at, weight)
+
+    def penalties(self, at: Positions) -> dict[str, Tensor]:
+        return self.base.penalties(at) | self.penalty(at)
+
+    def rule_on_cross_entropy(self, rule: Rule) -> Rule | None:
+        """Return ``rule`` where the base is plain cross-entropy, which a row of the table presupposes; else None."""
+        return rule if type(self.base) is type(_cross_entropy()) else None
+
+    @property
+    def needs_index(self) -> bool:
+        return self.base.needs_index
+
+    def prepare(self, *, n_train: int, n_classes: int) -> None:
+        self.base.prepare(n_train=n_train, n_classes=n_classes)
+
+    def start_epoch(self, now: Epoch) -> None:
+        self.base.start_epoch(now)
+
+    def observe(self, logits: Tensor, target: Tensor, index: Tensor) -> None:
+        self.base.observe(logits, target, index)
+
+    def end_epoch(self, now: Epoch) -> None:
+        self.base.end_epoch(now)
+
+    def keep_mask(self) -> Tensor | None:
+        return self.base.keep_mask()
+
+
+def _cross_entropy() -> Loss:
+    from acls.losses.ce import CE  # a loss itself, so it comes after this file
+
+    return CE()

@@ -1,0 +1,138 @@
+"""Calibrated probability estimation: training towards how often the network's own guesses were right."""
+
+from __future__ import annotations
+
+from dataclasses import field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from acls import distributed
+from acls.errors import InputError
+from acls.losses.base import About, Epoch, Loss
+from acls.modules import choose
+from acls.shapes import Positions, flatten
+
+# Of a dense map, about so many evenly spaced positions an image are looked at to set the targets.
+_POSITIONS_AN_IMAGE = 1024
+
+
+class CaPE(Loss):
+    """Cross-entropy, every ``every``-th epoch not against the labels but against the frequencies of the network's guesses.
+
+    Before such an epoch, the first included, the training set is predicted, sorted by probability and cut into ``bins``
+    groups of equal size, and each sample's target is its group's share of the label. That is defined for two classes;
+    for more, ``mode="classwise"`` does so for every class and normalises the targets to sum to one, the same thing for
+    two; ``"toplabel"`` groups by confidence, gives the predicted class its group's accuracy, and the rest to the other
+    classes in proportion to their probabilities. In dense maps, where augmentation moves pixels about, a position's
+    target is looked up by its current probabilities. Liu et al., ICML 2022.
+    """
+
+    bins: int = 5
+    every: int = 3
+    mode: str = "classwise"
+
+    refuses_soft_targets = True
+    index_reason = "CaPE has a target for each sample"
+    about = About("Calibrated probability estimation", "Liu et al.", "ICML", 2022)
+
+    targets: Tensor = field(init=False)
+    """A soft label a training sample, ``(n_train, K)``; all 0 where there is none yet."""
+    borders: Tensor = field(init=False)
+    """The groups' inner borders, ``(K, bins - 1)``, or ``(1, bins - 1)`` of the confidence."""
+    shares: Tensor = field(init=False)
+    """The groups' targets, ``(K, bins)`` or ``(1, bins)``."""
+    calibrating: Tensor = field(init=False)
+    """Whether this epoch trains towards the targets."""
+
+    def __post_init__(self) -> None:
+        choose("mode", self.mode, ("classwise", "toplabel"))
+        if self.bins < 1 or self.every < 1:
+            raise InputError(f"{self!r}: at least one bin and one epoch are called for")
+        super().__post_init__()
+        self.register_buffer("calibrating", torch.tensor(False))
+
+    @property
+    def needs_index(self) -> bool:
+        return True
+
+    def prepare(self, *, n_train: int, n_classes: int) -> None:
+        scores = n_classes if self.mode == "classwise" else 1
+        self.register_buffer("targets", torch.zeros(n_train, n_classes))
+        self.register_buffer("borders", torch.zeros(scores, self.bins - 1))
+        self.register_buffer("shares", torch.zeros(scores, self.bins))
+
+    def start_epoch(self, now: Epoch) -> None:
+        """Set the targets from the network's predictions, if the epoch is one of those that use them."""
+        self.calibrating.fill_(now.number % self.every == 0)
+        if not self.calibrating:
+            return
+        probabilities, labels, indices = [], [], []
+        dense = False
+        for logits, target, index in now.predict("train"):
+            dense = logits.ndim > 2
+            at = flatten(logits, target, ignore_index=self.ignore_index)
+            step = max(1, at.logits.shape[0] // max(1, at.shape[0]) // _POSITIONS_AN_IMAGE)
+            kept = torch.arange(0, at.logits.shape[0], step, device=at.logits.device)
+            if at.valid is not None:
+                kept = kept[at.valid[kept]]
+            probabilities.append(at.logits[kept].softmax(1))
+            labels.append(at.target[kept])
+            indices.append(kept if dense else index[kept])
+        if probabilities:
+            p, y, index = (distributed.all_gather(torch.cat(parts)) for parts in (probabilities, labels, indices))
+            targets = self._set_targets(p.to(self.targets), y.to(self.targets.device))
+            self.targets.zero_()
+            if not dense:
+                self.targets[index.to(self.targets.device)] = targets
+
+    def data_term(self, at: Positions, weight: Tensor | None) -> Tensor:
+        label = F.one_hot(at.target, at.n_classes).to(at.logits.dtype)
+        if not hasattr(self, "targets"):
+            raise InputError(
+                "CaPE's targets are not set up: call loss.prepare(n_train=..., n_classes=...) before training"
+            )
+        if len(at.shape) == 1:
+            target = self.targets[at.sample_numbers()].to(label)
+            known = target.sum(1, keepdim=True) > 0
+        else:
+            target = self._look_up(at.logits.detach().softmax(1))
+            known = torch.ones_like(target[:, :1], dtype=torch.bool)
+        label = torch.where(self.calibrating & known, target, label)
+        return F.cross_entropy(at.logits, label, weight=weight, reduction="none")
+
+    def _set_targets(self, p: Tensor, y: Tensor) -> Tensor:
+        """Cut the probabilities ``(n, K)`` into groups; return each sample's target ``(n, K)``."""
+        if self.mode == "classwise":
+            scores, hits = p, F.one_hot(y, p.shape[1]).to(p.dtype)
+        else:
+            confidence, predicted = p.max(1, keepdim=True)
+            scores, hits = confidence, (predicted == y.unsqueeze(1)).to(p.dtype)
+        group = torch.empty_like(scores, dtype=torch.int64)
+        for column in range(scores.shape[1]):
+            order = scores[:, column].argsort(stable=True)
+            cuts = [rank * len(order) // self.bins for rank in range(self.bins + 1)]
+            for b, members in enumerate(order[start:stop] for start, stop in zip(cuts, cuts[1:], strict=False)):
+                group[members, column] = b
+                self.shares[column, b] = hits[members, column].mean() if len(members) else 0.0
+                if b and len(members):
+                    self.borders[column, b - 1] = scores[members[0], column]
+        return self._spread(self.shares.gather(1, group.T).T, p)
+
+    def _look_up(self, p: Tensor) -> Tensor:
+        scores = p if self.mode == "classwise" else p.amax(1, keepdim=True)
+        group = torch.searchsorted(self.borders.to(p.dtype), scores.T.contiguous(), right=True)
+        return self._spread(self.shares.to(p.dtype).gather(1, group).T, p)
+
+    def _spread(self, share: Tensor, p: Tensor) -> Tensor:
+        """Make soft labels of the groups' shares ``(n, K)`` or ``(n, 1)``, at probabilities ``(n, K)``."""
+        if self.mode == "classwise":
+            total = share.sum(1, keepdim=True)
+            return torch.where(total > 0, share / total.clamp(min=torch.finfo(p.dtype).tiny), p)
+        confidence, predicted = p.max(1, keepdim=True)
+        rest = p.scatter(1, predicted, 0.0)
+        left = rest.sum(1, keepdim=True)
+        even = torch.full_like(p, 1 / (p.shape[1] - 1)).scatter(1, predicted, 0.0)
+        rest = torch.where(left > 0, rest / left.clamp(min=torch.finfo(p.dtype).tiny), even)
+        return ((1 - share) * rest).scatter(1, predicted, share)

@@ -1,0 +1,119 @@
+"""Calibration by pairwise constraints, in O(N K) memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+from acls.errors import InputError
+from acls.losses.base import About, Regularized
+from acls.losses.smoothing import Rule, Side, View
+from acls.shapes import Positions
+
+# Pairs looked at in one go, so that they stay in the processor's cache.
+_PAIRS_AT_ONCE = 1 << 19
+
+
+class _AllPairs(torch.autograd.Function):
+    """The sum over all ordered pairs of classes of h(z_k - z_l), h(d) = |d|/2 + log(1 + exp(-|d|)). ``(M,)``.
+
+    Value and gradient, sum_l tanh((z_j - z_l)/2), come from one pass over blocks of pairs; only the gradient is kept.
+    """
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, z: Tensor) -> Tensor:
+        value, gradient = torch.zeros_like(z[:, 0]), torch.empty_like(z)
+        for rows in _blocks(z.shape[0], _PAIRS_AT_ONCE // z.shape[1]):
+            part = z[rows]
+            for classes in _blocks(z.shape[1], _PAIRS_AT_ONCE // part.numel()):
+                difference = part[:, classes, None] - part[:, None, :]
+                value[rows] += F.softplus(difference).sum(
+                    (1, 2)
+                )  # over ordered pairs, softplus(d) adds up as h(d) does
+                gradient[rows, classes] = torch.tanh_(difference.mul_(0.5)).sum(2)
+        ctx.save_for_backward(gradient)
+        return value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: Tensor) -> Tensor:
+        (gradient,) = ctx.saved_tensors
+        result: Tensor = gradient * grad_output.unsqueeze(1)
+        return result
+
+
+def _blocks(n: int, size: int) -> list[slice]:
+    size = max(1, size)
+    return [slice(start, min(start + size, n)) for start in range(0, n, size)]
+
+
+def one_versus_one(z: Tensor, y: Tensor) -> Tensor:
+    """Return the mean over the other classes k of softplus(z_k - z_y), ``(M,)``."""
+    # The true class itself contributes log 2.
+    return (F.softplus(z - z.gather(1, y.unsqueeze(1))).sum(1) - F.softplus(z.new_zeros(()))) / (z.shape[1] - 1)
+
+
+def binary_exclusion(z: Tensor, y: Tensor) -> Tensor:
+    """Return 1/((K-1)(K-2)) times the sum over ordered pairs k, l of wrong classes, k = l included, of softplus(z_l - z_k)/2.
+
+    All pairs of classes, less the pairs that the true class is in: never an N x K x K tensor.
+    """
+    n_classes = z.shape[1]
+    with_true = z - z.gather(1, y.unsqueeze(1))
+    of_true = (F.softplus(with_true) + F.softplus(-with_true)).sum(1)
+    everything: Tensor = _AllPairs.apply(z)  # type: ignore[no-untyped-call]
+    pairs = everything - of_true + F.softplus(z.new_zeros(()))
+    return 0.5 * pairs / ((n_classes - 1) * (n_classes - 2))
+
+
+class CPC(Regularized):
+    """Cross-entropy plus the true class against each other (1v1) and the other classes against each other (BE).
+
+    L + weight_1v1 mean_k softplus(z_k - z_y) + weight_be mean_kl softplus(z_l - z_k)/2: the second evens out the wrong
+    classes. It splits by the true class, and raises its label (f_y < 0). For two classes BE is 0, as there are no
+    pairs of wrong ones. Cheng and Vasconcelos, CVPR 2022; normalised as in the one public implementation (CALS).
+    """
+
+    weight_1v1: float = 0.1
+    weight_be: float = 1.0
+
+    refuses_soft_targets = True
+    about = About("Calibration by pairwise constraints", "Cheng and Vasconcelos", "CVPR", 2022, kind="AR")
+
+    def __post_init__(self) -> None:
+        if self.weight_1v1 < 0 or self.weight_be < 0:
+            raise InputError(f"{self!r}: weights are not negative")
+        super().__post_init__()
+
+    def penalty(self, at: Positions) -> dict[str, Tensor]:
+        parts = {"1v1": self.weight_1v1 * one_versus_one(at.logits, at.target)}
+        if at.n_classes > 2:
+            parts["be"] = self.weight_be * binary_exclusion(at.logits, at.target)
+        return parts
+
+    def rule(self, n_classes: int) -> Rule | None:
+        first = self.weight_1v1 / (n_classes - 1)
+        second = self.weight_be / (2 * (n_classes - 1) * max(1, n_classes - 2)) if n_classes > 2 else 0.0
+
+        def against_true(at: View) -> Tensor:
+            return torch.sigmoid(at.z - at.z.gather(1, at.y))  # p_j / (p_j + p_y)
+
+        def down(at: View) -> Tensor:
+            return (-first * (against_true(at).sum(1, keepdim=True) - 0.5)).expand_as(at.z)
+
+        def up(at: View) -> Tensor:
+            halves = torch.tanh((at.z.unsqueeze(1) - at.z.unsqueeze(2)) / 2)  # [j, l] = (p_l - p_j) / (p_l + p_j)
+            with_true = torch.tanh((at.z.gather(1, at.y) - at.z) / 2)
+            return -first * against_true(at) + second * (halves.sum(2) - with_true)
+
+        return self.rule_on_cross_entropy(
+            Rule(
+                pivot="true",
+                down=Side(down, formula="-λ1/(K-1) Σ_k p_k/(p_k + p_y)"),
+                up=Side(up, formula="-λ1/(K-1) p_j/(p_j + p_y) + λ2/(2(K-1)(K-2)) Σ_l≠y (p_l - p_j)/(p_l + p_j)"),
+            )
+        )

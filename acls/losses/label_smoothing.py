@@ -1,0 +1,49 @@
+"""Label smoothing."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from acls.errors import InputError
+from acls.losses.base import About, Loss
+from acls.losses.smoothing import Rule, Side
+from acls.modules import choose
+from acls.shapes import Positions
+
+
+class LabelSmoothing(Loss):
+    """Cross-entropy against a label that gives a share epsilon away: -sum_k q'_k log p_k, q' = (1 - epsilon) q + epsilon/K.
+
+    ``spread="all"`` gives epsilon/K to every class, the true one included, as torch and the paper's Eq. 4 do;
+    ``"others"`` gives epsilon/(K - 1) to the other classes only, as the MDCA authors' code does: the same loss at
+    (K - 1)/K of the epsilon. Szegedy et al., CVPR 2016.
+    """
+
+    epsilon: float = 0.05
+    spread: str = "all"
+
+    data_name = "smoothed_ce"
+    about = About("Label smoothing", "Szegedy et al.", "CVPR", 2016)
+
+    def __post_init__(self) -> None:
+        choose("spread", self.spread, ("all", "others"))
+        if not 0.0 <= self.epsilon <= 1.0:
+            raise InputError(f"epsilon={self.epsilon} is not within 0..1")
+        super().__post_init__()
+
+    def data_term(self, at: Positions, weight: Tensor | None) -> Tensor:
+        epsilon = self._epsilon_over_all(at.n_classes)
+        return F.cross_entropy(at.logits, at.target, weight=weight, reduction="none", label_smoothing=epsilon)
+
+    def rule(self, n_classes: int) -> Rule:
+        lifted = self._epsilon_over_all(n_classes) / n_classes
+        lowered = lifted * (n_classes - 1)
+        return Rule(
+            pivot="true",
+            down=Side(lambda at: at.z.new_full(at.z.shape, lowered), formula="ε (1 - 1/K)"),
+            up=Side(lambda at: at.z.new_full(at.z.shape, lifted), formula="ε / K"),
+        )
+
+    def _epsilon_over_all(self, n_classes: int) -> float:
+        return self.epsilon if self.spread == "all" else min(1.0, self.epsilon * n_classes / (n_classes - 1))

@@ -1,0 +1,75 @@
+"""The auxiliary loss of Patra et al., with its pruning of samples."""
+
+from __future__ import annotations
+
+from dataclasses import field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from acls import distributed
+from acls.errors import InputError
+from acls.losses.base import About, Epoch, Regularized
+from acls.losses.dca import confidence_gap
+from acls.losses.history import sample_means
+from acls.losses.numerics import log_confidence
+from acls.shapes import Positions, flatten
+
+
+class Patra(Regularized):
+    """A base loss plus weight Huber_alpha(mean confidence - accuracy) of the batch, with unsure samples pruned.
+
+    Huber(d) is d^2/2 up to alpha and alpha (|d| - alpha/2) beyond. A running mean of each training sample's confidence
+    (``ema`` is the newest's share) is kept, and after each of the shares ``prune_at`` of the epochs the fraction
+    ``prune_fraction`` of the samples still in training with the lowest one leaves for good. The authors published no
+    code; the defaults follow what is known of the paper and are unverified. Patra et al., WACV 2023.
+    """
+
+    weight: float = 10.0
+    alpha: float = 0.005
+    ema: float = 0.3
+    prune_at: tuple[float, ...] = (0.25, 0.5, 0.75)
+    prune_fraction: float = 0.1
+
+    couples_samples = True
+    about = About("Huber confidence loss with dynamic pruning", "Patra et al.", "WACV", 2023, kind="AR")
+
+    confidence: Tensor = field(init=False)
+    """The running mean of each sample's confidence, ``(n_train,)``."""
+    kept: Tensor = field(init=False)
+    """Which samples are still in training, ``(n_train,)``."""
+
+    def __post_init__(self) -> None:
+        self.prune_at = tuple(self.prune_at)
+        if self.alpha <= 0 or not 0 <= self.prune_fraction < 1 or not all(0 < share <= 1 for share in self.prune_at):
+            raise InputError(f"{self!r}: alpha is positive, prune_fraction within 0..1 and prune_at shares of training")
+        super().__post_init__()
+
+    def penalty(self, at: Positions) -> dict[str, Tensor]:
+        gap = confidence_gap(at)
+        return {"huber": self.weight * F.huber_loss(gap, torch.zeros_like(gap), delta=self.alpha)}
+
+    def prepare(self, *, n_train: int, n_classes: int) -> None:
+        super().prepare(n_train=n_train, n_classes=n_classes)
+        self.register_buffer("confidence", torch.zeros(n_train, dtype=torch.float64))
+        self.register_buffer("kept", torch.ones(n_train, dtype=torch.bool))
+
+    @torch.no_grad()
+    def observe(self, logits: Tensor, target: Tensor, index: Tensor) -> None:
+        super().observe(logits, target, index)
+        at = flatten(logits, target, ignore_index=self.ignore_index)
+        newest = sample_means(log_confidence(at.logits)[0].exp(), at).double()
+        index = distributed.all_gather(index).to(self.confidence.device)
+        newest = distributed.all_gather(newest).to(self.confidence.device)
+        self.confidence[index] = torch.lerp(self.confidence[index], newest, self.ema)
+
+    def end_epoch(self, now: Epoch) -> None:
+        super().end_epoch(now)
+        if now.number + 1 in {max(1, round(share * now.total)) for share in self.prune_at}:
+            still = self.kept.nonzero().squeeze(1)
+            lowest = self.confidence[still].argsort(stable=True)[: int(self.prune_fraction * len(still))]
+            self.kept[still[lowest]] = False
+
+    def keep_mask(self) -> Tensor | None:
+        return self.kept if hasattr(self, "kept") else None

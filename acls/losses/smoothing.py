@@ -1,0 +1,182 @@
+"""The paper's view: a loss is label smoothing with a smoothing function f and an indicator C.
+
+The gradient of a loss with respect to the logits is softmax(z) minus a label. A `Rule` writes that label down,
+`effective_label` finds it for any loss by autograd, and `rule_loss` trains towards it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from acls.losses.numerics import first_equal
+from acls.shapes import IGNORE_INDEX, check_logits, flatten, labelled_mean
+
+
+class View:
+    """Logits ``(M, K)`` and classes ``(M,)``, and what the rules are made of; one value a row is ``(M, 1)``."""
+
+    def __init__(self, z: Tensor, y: Tensor) -> None:
+        self.z = z
+        self.y = y.unsqueeze(1)
+
+    @cached_property
+    def n_classes(self) -> int:
+        return self.z.shape[1]
+
+    @cached_property
+    def log_p(self) -> Tensor:
+        return self.z.log_softmax(1)
+
+    @cached_property
+    def p(self) -> Tensor:
+        """The softmax probabilities."""
+        return self.log_p.exp()
+
+    @cached_property
+    def predicted(self) -> Tensor:
+        """The class of the largest logit, the first where several tie."""
+        return first_equal(self.z, self.z.amax(1, keepdim=True))
+
+    @cached_property
+    def p_true(self) -> Tensor:
+        return self.p.gather(1, self.y)
+
+    @cached_property
+    def log_p_true(self) -> Tensor:
+        return self.log_p.gather(1, self.y)
+
+    @cached_property
+    def confidence(self) -> Tensor:
+        return self.p.gather(1, self.predicted)
+
+    @cached_property
+    def entropy(self) -> Tensor:
+        return -(self.p * self.log_p).sum(1, keepdim=True)
+
+    @cached_property
+    def gap(self) -> Tensor:
+        """How far each logit lies below the largest."""
+        return self.z.amax(1, keepdim=True) - self.z
+
+    @cached_property
+    def is_lowest(self) -> Tensor:
+        """Mark the class of the smallest logit, the first where several tie."""
+        lowest = first_equal(self.z, self.z.amin(1, keepdim=True))
+        return torch.zeros_like(self.z, dtype=torch.bool).scatter(1, lowest, True)
+
+
+Smoothing = Callable[[View], Tensor]
+
+
+def never(at: View) -> Tensor:
+    """The smoothing function of plain cross-entropy: 0."""
+    return torch.zeros_like(at.z)
+
+
+def always(at: View) -> Tensor:
+    """The indicator of the methods that have none: true everywhere."""
+    return torch.ones_like(at.z, dtype=torch.bool)
+
+
+@dataclass(frozen=True)
+class Side:
+    """What a rule does at the pivot class, or at the others: the amount ``f`` where the indicator ``when`` holds."""
+
+    f: Smoothing = never
+    when: Smoothing = always
+    formula: str = "0"
+    condition: str = "1"
+
+    def amount(self, at: View) -> Tensor:
+        """Return f C, ``(M, K)``."""
+        return torch.where(self.when(at), self.f(at), torch.zeros_like(at.z))
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A row of the paper's Table 2: the one-hot label, lowered by f C at the pivot class and raised by f C elsewhere.
+
+    The gradient of the method's loss at one position is ``softmax(z) - rule.label(z, y)``.
+    """
+
+    pivot: Literal["predicted", "true"] = "predicted"
+    down: Side = Side()
+    up: Side = Side()
+
+    def label(self, z: Tensor, y: Tensor) -> Tensor:
+        """Return the label ``(M, K)`` that the method trains towards at logits ``(M, K)`` and classes ``(M,)``."""
+        return F.one_hot(y, z.shape[1]).to(z.dtype) - self.smoothing(z, y)
+
+    def smoothing(self, z: Tensor, y: Tensor) -> Tensor:
+        """Return what the label is lowered by, ``(M, K)``: f C at the pivot class, minus f C elsewhere."""
+        at = View(z, y)
+        pivot = at.predicted if self.pivot == "predicted" else at.y
+        at_pivot = torch.zeros_like(z, dtype=torch.bool).scatter(1, pivot, True)
+        return torch.where(at_pivot, self.down.amount(at), -self.up.amount(at))
+
+
+def effective_label(
+    loss: Callable[..., Tensor], logits: Tensor, target: Tensor, *, reduction: str | None = None, **kwargs: Any
+) -> Tensor:
+    """Return the label that ``loss`` really trains towards: softmax(z) - dL/dz a position, of the logits' shape.
+
+    ``loss`` is any callable of logits and target, also one's own. ``reduction`` says whether it averages over
+    positions ("mean") or adds them up ("sum"); without it the loss's own field counts, and "mean" where it has none.
+    Positions whose label is the loss's ``ignore_index`` are not counted in that mean. Other arguments go to the loss.
+
+    >>> effective_label(torch.nn.CrossEntropyLoss(label_smoothing=0.1), torch.tensor([[3.0, 0.0]]), torch.tensor([0]))
+    tensor([[0.9500, 0.0500]])
+    """
+    reduction = reduction or getattr(loss, "reduction", "mean")
+    check_logits(logits)
+    z = logits.detach().clone().requires_grad_()
+    with torch.enable_grad():
+        value = loss(z, target, **kwargs)
+    (gradient,) = torch.autograd.grad(value.sum(), z, materialize_grads=True)
+    if reduction == "mean":
+        at = flatten(z.detach(), target, ignore_index=getattr(loss, "ignore_index", IGNORE_INDEX))
+        gradient = gradient * at.count()
+    return logits.detach().softmax(1) - gradient
+
+
+def rule_loss(rule: Rule, logits: Tensor, target: Tensor, *, ignore_index: int = IGNORE_INDEX) -> Tensor:
+    """Return a scalar whose gradient is the rule's: the mean cross-entropy, plus f C times the logits, f C held fixed.
+
+    The second part is 0 in value, for there need be no loss whose gradient a rule is (the paper's Eq. 12 is not).
+    """
+    at = flatten(logits, target, ignore_index=ignore_index)
+    amount = rule.smoothing(at.logits.detach(), at.target)
+    pull = (amount * (at.logits - at.logits.detach())).sum(1)
+    return labelled_mean(F.cross_entropy(at.logits, at.target, reduction="none") + pull, at.valid)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method's row of the paper's Table 2, corrected: what its label is lowered by at the pivot, raised by elsewhere."""
+
+    method: str
+    kind: str
+    pivot: str
+    f_pivot: str
+    c_pivot: str
+    f_others: str
+    c_others: str
+
+
+def table(losses: Iterable[Any], n_classes: int = 10) -> list[Row]:
+    """Return the rows of Table 2 for those of the losses that have a `Rule`."""
+    rows = []
+    for loss in losses:
+        rule = loss.rule(n_classes)
+        if rule is not None:
+            pivot = "ŷ" if rule.pivot == "predicted" else "y"
+            sides = (rule.down.formula, rule.down.condition, rule.up.formula, rule.up.condition)
+            rows.append(Row(repr(loss), loss.about.kind, pivot, *sides))
+    return rows
