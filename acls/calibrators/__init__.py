@@ -1,0 +1,1 @@
+from acls.calibrators.temperature import Temperature

@@ -1,0 +1,231 @@
+"""What every calibrator is: `fit` learns from held-out logits, calling it gives calibrated log-probabilities."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from dataclasses import asdict, dataclass, fields
+from os import PathLike
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+from acls.calibrators.rows import Batches, Rows, finite
+from acls.calibrators.scores import Score, ScoreTally, tally_scores, uncalibrated
+from acls.errors import InputError
+from acls.modules import Configured
+from acls.shapes import IGNORE_INDEX, check_logits, flatten_logits, unflatten_logits
+
+ROWS_PER_VALUE = 10
+"""Fewer rows than this for each learned value are too few to trust a fit."""
+
+
+@dataclass(frozen=True)
+class FitReport:
+    """What a fit did to the data it was fitted on, and what speaks against trusting it."""
+
+    rows: int
+    before: Score
+    after: Score
+    warnings: tuple[str, ...] = ()
+    gap: float | None = None
+    """The certificate: an estimate of how far above its minimum the objective stayed, where there is a minimum."""
+    at_boundary: bool = False
+    """The objective falls on towards the end of the range; the values learned are that end's."""
+
+    def __str__(self) -> str:
+        lines = [
+            f"fitted on {self.rows:,} rows: NLL {self.before.nll:.4f} -> {self.after.nll:.4f}, "
+            f"ECE {100 * self.before.ece:.2f} % -> {100 * self.after.ece:.2f} %"
+        ]
+        return "\n".join([*lines, *(f"warning: {warning}" for warning in self.warnings)])
+
+
+@dataclass
+class Outcome:
+    """What a method's own fit hands back to be reported; scores only where it has them at no cost."""
+
+    before: ScoreTally | None = None
+    after: ScoreTally | None = None
+    gap: float | None = None
+    at_boundary: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+class Calibrator(Configured):
+    """A map from logits ``(N, K, *D)`` to calibrated log-probabilities of the same shape.
+
+    Learned values are buffers: they travel in `state_dict`, to devices and into exported programs. They have the
+    dtype of the logits they were fitted on, float32 at least, and so have the log-probabilities.
+    """
+
+    keeps_ranking = False
+    """Whether the classes of a row keep their order, so that accuracy stays what it was."""
+    streams = False
+    """Whether `fit` reads an iterable of batches anew in each pass, and never holds more than one of them."""
+    pointwise = True
+    """Whether each position is calibrated by its own logits alone."""
+    takes_impossible = False
+    """Whether -inf, the logit of a class that cannot be, goes through; elsewhere it is taken for a very small one."""
+    paper: ClassVar[str] = ""
+
+    ignore_index: int = IGNORE_INDEX
+    guard: bool = True
+    """Keep the model as it is, and say so, where the fitted map raises the NLL of its own fitting data."""
+
+    def __post_init__(self) -> None:
+        self._report: FitReport | None = None
+        for name in self.learned:
+            self.register_buffer(name, None)
+
+    @property
+    def learned(self) -> tuple[str, ...]:
+        """The names of the buffers that `fit` sets: the fields that are no arguments."""
+        return tuple(field.name for field in fields(self) if not field.init)
+
+    @property
+    def report(self) -> FitReport:
+        """What the last fit did, and its warnings."""
+        if self._report is None:
+            raise InputError(f"{type(self).__name__} has no report: it is not fitted, or came without one")
+        return self._report
+
+    @property
+    def fitted(self) -> bool:
+        """Whether the learned values are there."""
+        return all(getattr(self, name) is not None for name in self.learned)
+
+    @torch.no_grad()
+    def fit(self, logits: Tensor | Batches, target: Tensor | None = None, *, group: Tensor | None = None) -> Self:
+        """Learn from held-out logits and their labels, and return self.
+
+        Takes tensors, or an iterable of ``(logits, target)`` batches. ``group``, one number a sample, keeps samples
+        that belong together in one fold where a method chooses its strength by cross-validation; the positions of
+        a dense map are kept together anyway.
+        """
+        rows = Rows(logits, target, group=group, ignore_index=self.ignore_index)
+        if self.streams:
+            rows.check_rereadable(type(self).__name__)
+        else:
+            rows.hold()
+        self._fit_rows(rows)
+        return self
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """Return calibrated log-probabilities."""
+        check_logits(logits)
+        self._check_fitted(logits.shape[1])
+        rows = flatten_logits(logits)
+        return unflatten_logits(self._transform(rows if self.takes_impossible else finite(rows)), logits.shape)
+
+    def affine(self) -> tuple[Tensor, Tensor] | None:
+        """Return (W, b) where the calibrator is ``log_softmax(W z + b)``, so that it can be folded into a layer."""
+        return None
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write class, fields, learned values and report to a safetensors file."""
+        from acls.storage import save_tensors
+
+        self._check_fitted(None)
+        meta = {"acls": "calibrator", "class": type(self).__name__, "fields": json.dumps(self.settings())}
+        if self._report is not None:
+            meta["report"] = json.dumps(asdict(self._report))
+        save_tensors(path, {name: value.contiguous() for name, value in self.state_dict().items()}, meta)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Calibrator:
+        """Read what `save` wrote; the class is the one in the file."""
+        from acls.calibrators import make_calibrator
+        from acls.storage import load_tensors
+
+        tensors, meta = load_tensors(path)
+        if meta.get("acls") != "calibrator":
+            raise InputError(f"{path} holds no calibrator: it was not written by Calibrator.save")
+        calibrator = make_calibrator(meta["class"], **json.loads(meta["fields"]))
+        if not isinstance(calibrator, cls):
+            raise InputError(f"{path} holds a {meta['class']}, not a {cls.__name__}: read it with Calibrator.load")
+        calibrator.load_state_dict(tensors)
+        if "report" in meta:
+            told = json.loads(meta["report"])
+            told["warnings"] = tuple(told["warnings"])
+            calibrator._report = FitReport(**{**told, "before": Score(**told["before"]), "after": Score(**told["after"])})
+        return calibrator
+
+    @abstractmethod
+    def _fit(self, rows: Rows) -> Outcome:
+        """Set the learned buffers."""
+
+    @abstractmethod
+    def _transform(self, rows: Tensor) -> Tensor:
+        """Map logits ``(M, K)`` to log-probabilities."""
+
+    @abstractmethod
+    def _reset(self, like: Tensor) -> None:
+        """Set the learned buffers to values that leave the probabilities of logits such as these as they are."""
+
+    def _values(self, n_classes: int) -> int:
+        """How many values the method learns for so many classes."""
+        return sum(getattr(self, name).numel() for name in self.learned)
+
+    def _n_classes(self) -> int | None:
+        """How many classes the learned values are for; None: any number."""
+        return None
+
+    def _learn(self, like: Tensor, **values: Tensor) -> None:
+        """Set learned buffers, in the dtype and on the device of the logits."""
+        for name, value in values.items():
+            setattr(self, name, value.detach().to(like) if value.is_floating_point() else value.to(like.device))
+
+    def _fit_rows(self, rows: Rows) -> None:
+        outcome = self._fit(rows)
+        tally = outcome.before or tally_scores(rows, uncalibrated)
+        before = tally.score()
+        after = (outcome.after or tally_scores(rows, self._transform)).score()
+        warnings = [*outcome.warnings, *self._doubts(tally.counts)]
+        if self.guard and not self._helps(before, after):
+            warnings.append(
+                f"{type(self).__name__} raises the NLL of its own fitting data from {before.nll:.4f} to "
+                f"{after.nll:.4f}: the model is kept as it is (guard=False takes the fitted map)"
+            )
+            self._reset(rows.first()[0])
+            after = before
+        self._report = FitReport(
+            tally.n, before, after, tuple(warnings), gap=outcome.gap, at_boundary=outcome.at_boundary
+        )
+
+    def _helps(self, before: Score, after: Score) -> bool:
+        """Whether the fit is kept; a rise within rounding is none."""
+        return after.nll <= before.nll + 1e-6 * max(1.0, before.nll)
+
+    def _doubts(self, counts: Tensor) -> list[str]:
+        doubts = []
+        n, values = int(counts.sum()), self._values(counts.numel())
+        if n < ROWS_PER_VALUE * values:
+            doubts.append(
+                f"too few samples: {n} for the {values} values that {type(self).__name__} learns; "
+                f"{ROWS_PER_VALUE * values} or more are called for"
+            )
+        missing = (counts == 0).nonzero().flatten().tolist()
+        if missing:
+            told = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
+            doubts.append(f"no sample of class {told} ({len(missing)} of {counts.numel()}): what is learned for it is a guess")
+        return doubts
+
+    def _check_fitted(self, n_classes: int | None) -> None:
+        if not self.fitted:
+            raise InputError(f"{type(self).__name__} is not fitted: call fit(logits, target) first")
+        own = self._n_classes()
+        if n_classes is not None and own is not None and own != n_classes:
+            raise InputError(f"{type(self).__name__} was fitted to {own} classes, but the logits have {n_classes}")
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # An unfitted calibrator does not know the shapes yet: it takes those of the values that come.
+        for name in self.learned:
+            value = state_dict.get(prefix + name)
+            own = getattr(self, name)
+            if isinstance(value, Tensor) and (own is None or own.shape != value.shape or own.dtype != value.dtype):
+                device = None if own is None else own.device
+                self.register_buffer(name, torch.empty_like(value, device=device))
+        super()._load_from_state_dict(state_dict, prefix, *args)

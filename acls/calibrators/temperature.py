@@ -1,0 +1,189 @@
+"""Temperature scaling: one number divides the logits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from acls.calibrators.base import Calibrator, Outcome
+from acls.calibrators.rows import CHUNK, Rows
+from acls.calibrators.scores import Score, ScoreTally
+from acls.modules import choose
+
+COLDEST, HOTTEST = 1e-6, 1e12
+"""The range of T in units of the logits' spread: at either end the NLL is within 1e-10 of its limit on separable data."""
+CLOSE_ENOUGH = 1e-13
+"""The fit ends when Newton's model says that the NLL is within this of its minimum."""
+START_ROWS = 1000
+"""Rows of the sample on which the search starts before it reads the whole data."""
+
+
+class Temperature(Calibrator):
+    """Divide the logits by one number: ``softmax(z / T)``, T > 0.
+
+    ``objective="nll"`` solves for the T that minimises the NLL, which is convex in 1/T: Newton's steps kept in a
+    bracket, sums in float64, so it always converges; where there is no minimum (all samples right, or worse than
+    chance) T is the end of its range and the report says so. ``objective="ece"`` searches T for the least ECE, which
+    is a step function of T; ``grid=True`` takes the T among 0.1, 0.2, ..., 10.0 that the authors of focal loss, MbLS
+    and ACLS would take, the first of the best. (Guo et al., ICML 2017)
+
+    >>> z = torch.tensor([[2.0, 0.0]] * 4); y = torch.tensor([0, 0, 0, 1])
+    >>> round(float(Temperature().fit(z, y).temperature), 4)  # 2 / log(3): right in 3 of 4 cases
+    1.8205
+    """
+
+    keeps_ranking = True
+    streams = True
+    takes_impossible = True
+    paper = "Guo et al., ICML 2017"
+
+    objective: str = "nll"
+    grid: bool = False
+
+    temperature: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        choose("objective", self.objective, ("nll", "ece"))
+        self.temperature = torch.ones(())
+
+    def _fit(self, rows: Rows) -> Outcome:
+        if self.grid:
+            found = _best_of(rows, _PAPERS_GRID, self.objective)
+        else:
+            solved = solve(rows)
+            if self.objective == "nll":
+                self._learn(rows.first()[0], temperature=torch.tensor(1 / solved.beta, dtype=torch.float64))
+                before, after = _scores(rows, [1.0, 1 / float(self.temperature)])
+                return Outcome(before, after, solved.gap, solved.at_boundary, solved.warnings)
+            around = 1 / solved.beta * torch.logspace(-1, 1, 201, dtype=torch.float64)
+            found = _best_of(rows, [1.0, 1 / solved.beta, *around.tolist()], self.objective)
+        self._learn(rows.first()[0], temperature=torch.tensor(found, dtype=torch.float64))
+        before, after = _scores(rows, [1.0, 1 / found])
+        return Outcome(before, after)
+
+    def _transform(self, rows: Tensor) -> Tensor:
+        return (rows / self.temperature).log_softmax(1)
+
+    def _reset(self, like: Tensor) -> None:
+        self._learn(like, temperature=torch.ones(()))
+
+    def _helps(self, before: Score, after: Score) -> bool:
+        return super()._helps(before, after) if self.objective == "nll" else True
+
+    def affine(self) -> tuple[Tensor, Tensor]:
+        return 1 / self.temperature, torch.zeros_like(self.temperature)
+
+
+@dataclass(frozen=True)
+class Solved:
+    """The inverse temperature that minimises the NLL, and how sure that is."""
+
+    beta: float
+    gap: float | None
+    at_boundary: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+def solve(rows: Iterable[tuple[Tensor, Tensor]]) -> Solved:
+    """Minimise the NLL of ``softmax(beta z)`` over beta > 0.
+
+    The search starts on a sample of the first rows, in float64; then two or three passes over the whole are enough.
+    """
+    logits, labels = next(iter(rows)) if not isinstance(rows, Rows) else rows.first()
+    stride = max(1, len(labels) // START_ROWS)
+    sample = [(logits[::stride].double(), labels[::stride])]
+    spread = float((sample[0][0].amax(1) - sample[0][0].mean(1)).mean())
+    if spread == 0:
+        return Solved(1.0, None, warnings=("the logits of a row are all equal: no temperature changes that",))
+    start = _minimize(sample, 1 / spread, spread)
+    if stride == 1 and isinstance(rows, Rows) and rows.held and logits.numel() <= CHUNK:
+        return start
+    return _minimize(rows, start.beta, spread)
+
+
+def _minimize(rows: Iterable[tuple[Tensor, Tensor]], beta: float, spread: float) -> Solved:
+    low, high = 1 / (HOTTEST * spread), 1 / (COLDEST * spread)
+    below = above = None  # the closest points known to be on either side of the minimum
+    beta = min(max(beta, low), high)
+    while True:
+        nll, slope, curvature = _derivatives(rows, beta)
+        gap = slope * slope / (2 * curvature) if curvature > 0 else 0.0
+        if nll < CLOSE_ENOUGH or (beta == high and slope < 0):
+            return Solved(beta, nll, at_boundary=True, warnings=(SEPARABLE.format(1 / beta),))
+        if beta == low and slope > 0:
+            return Solved(beta, None, at_boundary=True, warnings=(NO_BETTER_THAN_CHANCE.format(1 / beta),))
+        if gap <= CLOSE_ENOUGH and curvature > 0:
+            return Solved(beta - slope / curvature, gap)
+        if slope < 0:
+            below = beta
+        else:
+            above = beta
+        step = beta - slope / curvature if curvature > 0 else math.copysign(math.inf, -slope)
+        # Where the curve is flat Newton's step may be of any length.
+        step = min(max(step, beta / 10), beta * 10)
+        if below is not None and above is not None:
+            if not below < step < above:
+                step = math.sqrt(below * above)
+            if above - below <= 4e-16 * above or step == beta:
+                return Solved(beta, gap)
+        beta = min(max(step, low), high)
+
+
+SEPARABLE = (
+    "every sample is right, so the NLL falls on as T goes to 0: T = {:.3g} is the end of the range; "
+    "calibrate on data the model was not trained on"
+)
+NO_BETTER_THAN_CHANCE = (
+    "the true class scores no higher than the average one, so the NLL falls on as T grows: T = {:.3g} is the end of "
+    "the range; check that labels and logits belong together"
+)
+
+
+def _derivatives(rows: Iterable[tuple[Tensor, Tensor]], beta: float) -> tuple[float, float, float]:
+    """Return the mean NLL at beta, with its first and second derivative: ``E_p[z] - z_y`` and ``Var_p[z]``."""
+    n, totals = 0, torch.zeros(3, dtype=torch.float64)
+    for logits, labels in rows:
+        # Relative to the true class's logit: nothing cancels then, however sure the model is.
+        above = logits - logits.gather(1, labels[:, None])
+        top = above.amax(1, keepdim=True)
+        weight = (above - top).mul_(beta).exp_()
+        total = weight.sum(1)
+        first = weight.mul_(above).sum(1) / total
+        second = weight.mul_(above).sum(1) / total - first.square()
+        nll = total.log() + beta * top[:, 0]
+        totals += torch.stack([value.sum(dtype=torch.float64) for value in (nll, first, second)]).cpu()
+        n += len(labels)
+    nll, slope, curvature = (totals / n).tolist()
+    return nll, slope, curvature
+
+
+_PAPERS_GRID = []
+_t = 0.1
+while len(_PAPERS_GRID) < 100:
+    _PAPERS_GRID.append(_t)
+    _t += 0.1
+
+
+def _best_of(rows: Rows, temperatures: list[float], objective: str) -> float:
+    """Return the first of the temperatures with the least NLL or ECE, found in one pass over the rows."""
+    scores = [getattr(tally.score(), objective) for tally in _scores(rows, [1 / t for t in temperatures])]
+    return temperatures[scores.index(min(scores))]
+
+
+def _scores(rows: Rows, betas: list[float]) -> list[ScoreTally]:
+    """Measure ``softmax(beta z)`` for several beta in one pass."""
+    tallies: list[ScoreTally] = []
+    for logits, labels in rows:
+        tallies = tallies or [ScoreTally(logits.shape[1]) for _ in betas]
+        top, predicted = logits.max(1)
+        below, hit = logits - top[:, None], predicted == labels
+        label = below.gather(1, labels[:, None])[:, 0]
+        for beta, tally in zip(betas, tallies, strict=True):
+            total = (below * beta).exp_().sum(1)
+            tally.add(total.log() - beta * label, total.reciprocal(), hit, labels)
+    return tallies
