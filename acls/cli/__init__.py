@@ -16,6 +16,7 @@ from acls.errors import InputError, MissingExtra
 COMMANDS = {
     "methods": "list every training method with its type, paper, year and defaults",
     "explain": "show the label that each method really trains towards",
+    "doctor": "say what looks wrong with a file of predictions",
 }
 
 EXAMPLE = """\

@@ -163,7 +163,7 @@ class SafetensorsFile(ArrayFile):
         "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "u1", "BOOL": "?",
     }  # fmt: skip
 
-    def _describe(self, stack: ExitStack) -> dict[str, _Stored]:  # noqa: ARG002
+    def _describe(self, stack: ExitStack) -> dict[str, _Stored]:
         broken = InputError(f"{self.path} is not a whole safetensors file: truncated, or of another format")
         size = self.path.stat().st_size
         with open(self.path, "rb") as file:

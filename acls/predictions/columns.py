@@ -196,13 +196,13 @@ def _numbered(prefix: str, available: Mapping[str, Field]) -> tuple[Ref, ...]:
 
 def _missing(name: str, role: str, available: Mapping[str, Field], where: str) -> InputError:
     hint = suggest(name, available)
-    there = f"{hint} It has" if hint.startswith(": did") else "; it has"
-    fix = (
-        ""
-        if hint.startswith(": did")
-        else f": name the {role}, as in --{_option(role)} {next(iter(available), 'NAME')}"
+    if hint.startswith(": did"):
+        return InputError(f"{where} has no {name!r} for the {role}{hint} It has {_listing(available)}")
+    example = next((other for other, field in available.items() if len(field.shape or (0,)) == 1), "NAME")
+    return InputError(
+        f"{where} has no {name!r} for the {role}; it has {_listing(available)}: "
+        f"name the {role}, as in --{_option(role)} {example}"
     )
-    return InputError(f"{where} has no {name!r} for the {role}{there} {_listing(available)}{fix}")
 
 
 def _option(role: str) -> str:

@@ -140,7 +140,7 @@ class Predictions:
         """Log-probabilities ``(n, K)`` in float32 or wider; -inf where a probability is 0."""
         if self.scores is None:
             raise InputError("triples hold the probability of the predicted class only; this needs rows of K scores")
-        scores = _widened(self.scores)
+        scores = widened(self.scores)
         if self.kind == "logits":
             return scores.log_softmax(1)
         return scores.log() if self.kind == "probs" else scores
@@ -150,12 +150,12 @@ class Predictions:
         if self.scores is None:
             assert self.confidence is not None
             assert self.predicted is not None
-            return _widened(self.confidence), self.predicted
-        best, predicted = _widened(self.scores).max(1)
+            return widened(self.confidence), self.predicted
+        best, predicted = widened(self.scores).max(1)
         if self.kind == "probs":
             return best, predicted
         if self.kind == "logits":
-            best = best - _widened(self.scores).logsumexp(1)
+            best = best - widened(self.scores).logsumexp(1)
         return best.exp(), predicted
 
     def correct(self) -> Tensor:
@@ -191,7 +191,7 @@ def _faults(p: Predictions, ignore_index: int) -> Iterator[tuple[Tensor, Callabl
         unknown, classes = p.labels < 0, "classes count from 0"
     else:
         # The row maxima alone tell of NaN (they pass it on), of +inf, and of rows with nothing but -inf.
-        scores = _widened(p.scores)
+        scores = widened(p.scores)
         best = scores.amax(1)
         yield best.isnan(), lambda _: f"the {p.kind} hold NaN"
         yield best.isinf(), lambda row: f"the largest of the {p.kind} is {best[row]:g}"
@@ -229,7 +229,8 @@ def _faults(p: Predictions, ignore_index: int) -> Iterator[tuple[Tensor, Callabl
     )
 
 
-def _widened(scores: Tensor) -> Tensor:
+def widened(scores: Tensor) -> Tensor:
+    """Scores in float32 or wider, in which to compute."""
     return scores if scores.dtype == torch.float64 else scores.float()
 
 

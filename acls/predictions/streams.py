@@ -60,7 +60,8 @@ def open_batches(
     for path in files:
         with _open(path) as file:
             layout = resolve(columns, file.fields, str(path))
-            n = file.n_rows(layout)
+            # Unchecked, arrays that do not fit each other are left to be found when they are read.
+            n = file.n_rows(layout) if check else None
             n_rows = None if n is None or n_rows is None else n_rows + n
             cells = max(cells, file.n_cells(layout))
     return Batches(files, columns, rows or max(1, CELLS // max(cells, 32)), n_rows, ignore_index, check)

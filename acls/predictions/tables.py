@@ -33,7 +33,7 @@ class ParquetFile(DataFile):
         self.fields = {name: Field(None, str(schema.field(name).type)) for name in dict.fromkeys(schema.names)}
         self.meta = text_dict((schema.metadata or {}).get(META_KEY, b"{}").decode())
 
-    def n_rows(self, layout: Layout) -> int:  # noqa: ARG002
+    def n_rows(self, layout: Layout) -> int:
         return int(self._file.metadata.num_rows)
 
     def n_cells(self, layout: Layout) -> int:
@@ -104,7 +104,7 @@ class CsvFile(DataFile):
         self._rows = csv.reader(file, delimiter=separator)
         self.fields = {name: Field() for name in self._header}
 
-    def n_rows(self, layout: Layout) -> None:  # noqa: ARG002
+    def n_rows(self, layout: Layout) -> None:
         return None
 
     def n_cells(self, layout: Layout) -> int:

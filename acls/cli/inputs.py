@@ -1,0 +1,77 @@
+"""Options that every command has which reads predictions, and the progress bar."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from acls.predictions import Batches, Columns, Predictions
+
+NAMES = """\
+naming arrays or columns:
+  A file has rows of K scores under the name logits, probs or log_probs (or only confidence and predicted), and labels;
+  optionally group and image. What has other names is named, under the kind it is:
+    --logits resnet20              an array or a list column
+    --probs 'probs[3]'             the fourth along the leading axis of an array
+    --probs cat,dog,eel            a column a class
+    --probs p                      the columns p0, p1, ... (which are found by themselves)
+  One column is the score of class 1 of two classes.
+"""
+
+
+def add_columns(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which names of a file hold what."""
+    names = parser.add_argument_group("names in the file")
+    kinds = names.add_mutually_exclusive_group()
+    kinds.add_argument("--logits", metavar="NAME", help="scores before the softmax")
+    kinds.add_argument("--probs", metavar="NAME", help="probabilities")
+    kinds.add_argument("--log-probs", metavar="NAME", help="logarithms of probabilities")
+    names.add_argument(
+        "--confidence", metavar="NAME", help="probability of the predicted class, if that is all there is"
+    )
+    names.add_argument("--predicted", metavar="NAME", help="predicted class, together with --confidence")
+    names.add_argument("--label", "--labels", dest="labels", metavar="NAME", help="true class, from 0 on")
+    names.add_argument("--group", metavar="NAME", help="group of each row")
+    names.add_argument("--image", metavar="NAME", help="image that each row, a pixel, comes from")
+    names.add_argument(
+        "--ignore-index", type=int, default=-100, metavar="LABEL", help="label of rows that do not count"
+    )
+
+
+def columns_of(args: argparse.Namespace) -> Columns:
+    """The names that the options say."""
+    from acls.predictions import Columns
+
+    names = ("logits", "probs", "log_probs", "confidence", "predicted", "labels", "group", "image")
+    return Columns(**{name: getattr(args, name) for name in names})
+
+
+def with_progress(batches: Batches, title: str, *, quiet: bool) -> Iterator[Predictions]:
+    """Go through a data set, with a bar on the terminal where there is one and rich is installed."""
+    return _tracked(batches, title, batches.n_rows, quiet=quiet)
+
+
+def _tracked(batches: Iterable[Predictions], title: str, total: int | None, *, quiet: bool) -> Iterator[Predictions]:
+    if quiet or not sys.stderr.isatty():
+        yield from batches
+        return
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    except ModuleNotFoundError:
+        yield from batches
+        return
+    shown = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:,.0f} rows"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*shown, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(title, total=total)
+        for batch in batches:
+            yield batch
+            progress.advance(task, len(batch))
