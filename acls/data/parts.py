@@ -26,6 +26,8 @@ class Draw(NamedTuple):
 
     samples: Tensor
     epoch: int
+    weight: float = 1.0
+    """This process's share of a batch that several share, over the mean share: 1 where all have as many samples."""
 
 
 class Source(Protocol):

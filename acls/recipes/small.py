@@ -26,7 +26,7 @@ def digits_cnn() -> Recipe:
 
 
 def synthetic_mlp() -> Recipe:
-    """Points with known probabilities, two hidden layers: their true calibration is known. ``acls train synthetic_mlp``"""
+    """Points with known probabilities, two hidden layers: true calibration is known. ``acls train synthetic_mlp``"""
     return Recipe(
         name="synthetic_mlp",
         data=DataOptions(name="synthetic"),

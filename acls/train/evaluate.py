@@ -1,0 +1,101 @@
+"""A part of the data through the network: tallies that merge over batches and processes, or the predictions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from acls import distributed
+from acls.data.keyed import uniform
+from acls.data.parts import Part
+from acls.metrics import Suite
+from acls.predictions import Predictions
+from acls.shapes import flatten
+from acls.train.live import Sample
+from acls.train.session import Session
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The tallies of a part, over all processes, and a sample of this process's logits."""
+
+    suite: Suite
+    confusion: Tensor | None
+    """``(K, K)`` counts, true by predicted class, of dense label maps; None for one label a sample."""
+    sample: Sample
+
+    def summary(self) -> dict[str, float]:
+        """Every metric by name; for label maps also the mean IoU, of all classes and without class 0."""
+        result = self.suite.summary()
+        if self.confusion is not None:
+            result |= {"miou": mean_iou(self.confusion), "miou_foreground": mean_iou(self.confusion, first=1)}
+        return result
+
+
+def evaluate(session: Session, part: Part) -> Evaluation:
+    """Evaluate the judged network on a part; each process works off its share, none twice."""
+    data = session.data
+    suite: Suite | None = None
+    confusion: Tensor | None = None
+    sample = Sample(len(part))
+    for logits, target, index in session.outputs(part):
+        counted = Suite.of(logits, target, ignore_index=data.void)
+        suite = counted if suite is None else suite + counted
+        if data.segmentation:
+            pairs = count_pairs(logits, target, data.void)
+            confusion = pairs if confusion is None else confusion + pairs
+        sample.add(logits, target, index)
+    if suite is None:  # more processes than samples: this one adds nothing, but takes part in the sums
+        empty = torch.zeros(0, data.n_classes, device=session.fabric.device)
+        suite = Suite.of(empty, empty[:, 0].long(), ignore_index=data.void)
+        confusion = torch.zeros(data.n_classes, data.n_classes, dtype=torch.int64) if data.segmentation else None
+    return Evaluation(suite.all_reduce(), None if confusion is None else distributed.all_reduce(confusion), sample)
+
+
+def count_pairs(logits: Tensor, target: Tensor, void: int) -> Tensor:
+    """How many positions of each true class were given each class, ``(K, K)``."""
+    at = flatten(logits, target, ignore_index=void).compact()
+    cell = at.target * at.n_classes + at.logits.argmax(1)
+    return torch.bincount(cell, minlength=at.n_classes**2).reshape(at.n_classes, at.n_classes)
+
+
+def mean_iou(confusion: Tensor, first: int = 0) -> float:
+    """Mean intersection over union of the classes from number ``first`` on, without those that never occur."""
+    hits = confusion.diagonal().double()
+    union = confusion.sum(0) + confusion.sum(1) - confusion.diagonal()
+    seen = union[first:] > 0
+    return float((hits[first:] / union[first:].clamp(min=1))[seen].mean()) if bool(seen.any()) else 0.0
+
+
+def predict(session: Session, part: Part, *, pixels: int, meta: dict[str, str]) -> Predictions:
+    """The logits of a part in the order of its samples; of each label map, ``pixels`` labelled ones drawn at random."""
+    logits, labels, images = [], [], []
+    for z, y, index in session.outputs(part):
+        if z.ndim > 2:
+            z, y, index = _some_pixels(z, y, index, pixels, session.data.void)
+        logits.append(z.cpu())
+        labels.append(y.cpu())
+        images.append(index.cpu())
+    n_classes = session.data.n_classes
+    scores = distributed.all_gather(torch.cat(logits) if logits else torch.zeros(0, n_classes))
+    target = distributed.all_gather(torch.cat(labels) if labels else torch.zeros(0, dtype=torch.int64))
+    image = distributed.all_gather(torch.cat(images) if images else torch.zeros(0, dtype=torch.int64))
+    order = image.argsort(stable=True)
+    return Predictions(
+        scores[order], target[order], "logits", image=image[order] if session.data.segmentation else None, meta=meta
+    )
+
+
+def _some_pixels(z: Tensor, y: Tensor, index: Tensor, pixels: int, void: int) -> tuple[Tensor, Tensor, Tensor]:
+    """At most ``pixels`` labelled positions of each map, the same ones whatever the batch."""
+    rows, labels, owners = [], [], []
+    for logits, target, number in zip(z, y, index, strict=True):
+        places = (target.reshape(-1) != void).nonzero()[:, 0]
+        rank = uniform(0, int(number), places.cpu(), 1)[:, 0]
+        chosen = places[rank.argsort()[:pixels].sort().values.to(places.device)]
+        rows.append(logits.reshape(logits.shape[0], -1)[:, chosen].T)
+        labels.append(target.reshape(-1)[chosen])
+        owners.append(number.repeat(len(chosen)))
+    return torch.cat(rows), torch.cat(labels), torch.cat(owners)

@@ -1,0 +1,319 @@
+"""The loop: one for every loss, which it knows by its hooks only."""
+
+from __future__ import annotations
+
+import errno
+import json
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from acls import distributed
+from acls.data.parts import Part, batches
+from acls.errors import InputError, suggest
+from acls.losses import Epoch
+from acls.recipes import Recipe
+from acls.storage import load_tensors, write_text
+from acls.train.checkpoint import load_state, save_state
+from acls.train.errors import TrainingStopped
+from acls.train.evaluate import evaluate, predict
+from acls.train.figures import draw_figures
+from acls.train.folder import RunFolder, new_folder, open_run
+from acls.train.live import outlook, regulariser
+from acls.train.loggers import make_loggers
+from acls.train.progress import Progress
+from acls.train.session import Session
+
+LOWER_IS_BETTER = ("nll", "brier", "ece", "aece", "mce", "rmsce", "rmsce_debiased", "ks", "smece", "aurc")
+FINITE_EVERY = 50
+"""Steps between looks at the loss on a GPU, where each look waits for it."""
+MEMORY_PROBE = 1024
+"""Training samples on which the regulariser of a method that remembers samples is watched."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a finished run has to show."""
+
+    folder: Path
+    best_epoch: int
+    """The epoch, from 0, whose weights are the best on the validation part."""
+    val: dict[str, float]
+    test: dict[str, float]
+    history: list[dict[str, float]]
+
+
+@dataclass
+class Progressed:
+    """How far training is: with the weights and what the loss and the optimiser remember, all of a run's state."""
+
+    epoch: int = 0
+    """The epoch under way, from 0."""
+    step: int = 0
+    """Steps done in it."""
+    best: float | None = None
+    best_epoch: int = -1
+    sums: Tensor = field(default_factory=lambda: torch.zeros(4, dtype=torch.float64))
+    """Of this epoch so far: loss times samples, hits, labelled positions, samples."""
+    seconds: float = 0.0
+    """Spent in this epoch so far."""
+    history: list[dict[str, float]] = field(default_factory=list)
+
+
+def fit(recipe: Recipe, out: str | Path | None = None, *, show: bool = True) -> Result:
+    """Train a recipe and write the run into a new folder, ``runs/RECIPE-LOSS-SEED`` where none is named."""
+    with _own_generator(), _disk_errors():
+        session = Session(recipe)
+        folder = RunFolder(Path(session.fabric.broadcast(str(out) if out is not None else str(new_folder(recipe)))))
+        if session.fabric.is_global_zero:
+            folder.start(recipe, session.data.splits())
+        return _run(session, folder, Progressed(), show)
+
+
+def resume(path: str | Path, *, show: bool = True) -> Result:
+    """Go on with a run that was broken off, where its last state was saved; a finished run only returns its result.
+
+    On a CPU the final weights are bit for bit those of the unbroken run, with the same number of processes and threads.
+    """
+    folder, recipe = open_run(Path(path))
+    with _own_generator(), _disk_errors():
+        session = Session(recipe)
+        folder.check_splits(session.data.splits())
+        progressed = Progressed()
+        if folder.resume.exists():
+            progressed = _restore(session, load_state(folder.resume))
+        return _run(session, folder, progressed, show)
+
+
+def _run(session: Session, folder: RunFolder, at: Progressed, show: bool) -> Result:
+    recipe, show = session.recipe, show and session.fabric.is_global_zero
+    steps = len(session.draws(at.epoch)) if at.epoch < recipe.epochs else 0
+    loggers = make_loggers(folder.path, recipe, at.epoch) if session.fabric.is_global_zero else []
+    progress = Progress(epochs=recipe.epochs, steps=steps * recipe.epochs, done=steps * at.epoch + at.step, show=show)
+    with progress, _interruptions() as interrupted:
+        while at.epoch < recipe.epochs and not _out_of_patience(recipe, at):
+            _train_epoch(session, folder, at, progress, interrupted)
+            row = _measure(session, at)
+            better = _is_better(recipe, row, at.best)
+            if better:
+                at.best, at.best_epoch = row[f"val/{recipe.select}"], at.epoch
+            at.history.append(row)
+            progress.epoch(at.epoch, row, better)
+            for logger in loggers:
+                logger.log(row, at.epoch)
+            at.epoch, at.step, at.seconds = at.epoch + 1, 0, 0.0
+            at.sums = torch.zeros_like(at.sums)
+            _save(session, folder, at, better)
+    for logger in loggers:
+        logger.close()
+    return _finish(session, folder, at)
+
+
+def _train_epoch(
+    session: Session, folder: RunFolder, at: Progressed, progress: Progress, interrupted: threading.Event
+) -> None:
+    recipe, loss = session.recipe, session.loss
+    now = Epoch(at.epoch, recipe.epochs, session.predict)
+    if at.step == 0:
+        loss.start_epoch(now)
+    for group in session.optimizer.param_groups:
+        group["lr"] = recipe.schedule.rate(recipe.optim.lr, at.epoch, recipe.epochs)
+    session.wrapped.train()
+    began = time.perf_counter() - at.seconds
+    draws = session.draws(at.epoch)[at.step :]
+    on_cpu = session.fabric.device.type == "cpu"
+    loaded = batches(session.data.train, draws, workers=recipe.data.workers, pin=not on_cpu)
+    for draw, batch in zip(draws, loaded, strict=True):
+        sums = session.step(batch, at.epoch, at.step, draw.weight)
+        at.sums = at.sums.to(sums.device) + sums
+        at.step += 1
+        if on_cpu or at.step % FINITE_EVERY == 0:
+            _check_loss(session, folder, at)
+        progress.step(at.epoch)
+        at.seconds = time.perf_counter() - began
+        if recipe.save_every and at.step % recipe.save_every == 0:
+            _save_resume(session, folder, at)
+        if interrupted.is_set():
+            _save_resume(session, folder, at)
+            raise KeyboardInterrupt
+    _check_loss(session, folder, at)
+    loss.end_epoch(now)
+
+
+def _measure(session: Session, at: Progressed) -> dict[str, float]:
+    """The numbers of the epoch that ends: a row of metrics.csv."""
+    session.agree_on_buffers()
+    data, recipe = session.data, session.recipe
+    total, hits, labelled, samples = distributed.all_reduce(at.sums).tolist()
+    evaluation = evaluate(session, data.val)
+    summary = evaluation.summary()
+    probe: Any = evaluation.sample.batches
+    if session.loss.needs_index:  # such a loss means nothing to samples that it has not been trained on
+        probe = session.outputs(Part(data.train.source, data.train.chosen[:MEMORY_PROBE]))
+    live = outlook(evaluation.sample, data.void) | regulariser(session.loss, probe, data.void)
+    return {
+        "epoch": at.epoch,
+        "lr": recipe.schedule.rate(recipe.optim.lr, at.epoch, recipe.epochs),
+        "train/loss": total / max(samples, 1),
+        "train/accuracy": hits / max(labelled, 1),
+        **{f"val/{name}": value for name, value in (summary | live).items()},
+        "seconds": at.seconds,
+    }
+
+
+def _finish(session: Session, folder: RunFolder, at: Progressed) -> Result:
+    """Predict with the best weights, and write the predictions, the summary and the figures."""
+    tensors, meta = load_tensors(folder.best)
+    session.judged.load_state_dict(tensors)
+    parts, summaries = {"val": session.data.val, "test": session.data.test}, {}
+    suites = {}
+    for name, part in parts.items():
+        evaluation = evaluate(session, part)
+        summaries[name], suites[name] = evaluation.summary(), evaluation.suite
+        described = {"recipe": session.recipe.name, "loss": repr(session.loss), "part": name, **meta}
+        predictions = predict(session, part, pixels=session.recipe.pixels, meta=described)
+        if session.fabric.is_global_zero:
+            folder.predictions(name).parent.mkdir(parents=True, exist_ok=True)
+            predictions.save(folder.predictions(name))
+    if session.fabric.is_global_zero:
+        text = {"best_epoch": at.best_epoch, "loss": session.loss.settings(), **summaries}
+        write_text(folder.summary, json.dumps(text, indent=2) + "\n")
+        draw_figures(folder, at.history, suites)
+    distributed.barrier()
+    return Result(folder.path, at.best_epoch, summaries["val"], summaries["test"], at.history)
+
+
+def _is_better(recipe: Recipe, row: dict[str, float], best: float | None) -> bool:
+    """Whether the epoch beats the best so far, strictly: of equals the first is kept."""
+    name = f"val/{recipe.select}"
+    if name not in row:
+        known = [key.removeprefix("val/") for key in row if key.startswith("val/")]
+        raise InputError(f"the best checkpoint cannot be chosen by {recipe.select!r}{suggest(recipe.select, known)}")
+    if best is None:
+        return True
+    return row[name] < best if recipe.select in LOWER_IS_BETTER else row[name] > best
+
+
+def _out_of_patience(recipe: Recipe, at: Progressed) -> bool:
+    return recipe.patience is not None and at.epoch - 1 - at.best_epoch >= recipe.patience and at.best is not None
+
+
+def _check_loss(session: Session, folder: RunFolder, at: Progressed) -> None:
+    if bool(torch.isfinite(at.sums[0])):
+        return
+    raise TrainingStopped(
+        f"the loss is no longer finite in epoch {at.epoch + 1}, at step {at.step}: {_kept(folder)} Try a smaller "
+        f"--optim.lr than {session.recipe.optim.lr:g}, a smaller --clip, or --precision fp32"
+    )
+
+
+def _kept(folder: RunFolder) -> str:
+    if folder.best.exists():
+        return f"{folder.best} and {folder.resume} hold the last good state."
+    return "no checkpoint had been written yet."
+
+
+def _save(session: Session, folder: RunFolder, at: Progressed, better: bool) -> None:
+    """Write what an epoch leaves; the state to resume from comes last, so that a break before it repeats the epoch."""
+    if session.fabric.is_global_zero:
+        _check_weights(session.judged, folder)
+        names, epoch = session.data.names, at.epoch - 1
+        if better:
+            folder.save_weights(folder.best, session.judged, session.recipe, epoch, names)
+        folder.save_weights(folder.last, session.judged, session.recipe, epoch, names)
+        folder.write_metrics(at.history)
+    _save_resume(session, folder, at)
+
+
+def _check_weights(model: nn.Module, folder: RunFolder) -> None:
+    if not all(bool(torch.isfinite(weight).all()) for weight in model.parameters()):
+        raise TrainingStopped(f"a weight of the network is no longer finite: {_kept(folder)} Try a smaller --optim.lr")
+
+
+def _save_resume(session: Session, folder: RunFolder, at: Progressed) -> None:
+    generators = distributed.all_gather(torch.get_rng_state()[None])
+    sums = distributed.all_reduce(at.sums)
+    if not session.fabric.is_global_zero:
+        return
+    state = {
+        "model": dict(session.model.state_dict()),
+        "average": dict(session.average.state_dict()) if session.average is not None else {},
+        "optimizer": session.optimizer.state_dict(),
+        "loss": dict(session.loss.state_dict()),
+        "scaler": session.fabric.strategy.precision.state_dict(),
+        "generators": generators,
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "at": {**vars(at), "sums": sums},
+    }
+    save_state(folder.resume, state)
+
+
+def _restore(session: Session, state: dict[str, Any]) -> Progressed:
+    session.model.load_state_dict(state["model"])
+    if session.average is not None:
+        session.average.load_state_dict(state["average"])
+    session.optimizer.load_state_dict(state["optimizer"])
+    session.loss.load_state_dict(state["loss"])
+    session.fabric.strategy.precision.load_state_dict(state["scaler"])
+    if distributed.rank() < len(state["generators"]):
+        torch.set_rng_state(state["generators"][distributed.rank()])
+    if state["cuda"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(state["cuda"])
+    at = Progressed(**state["at"])
+    if distributed.rank() != 0:  # the sums were saved over all processes
+        at.sums = torch.zeros_like(at.sums)
+    return at
+
+
+@contextmanager
+def _interruptions() -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set: the step is finished and the state saved; a second one stops at once.
+
+    Left alone where several processes train, which would not stop at the same step, and outside the main thread.
+    """
+    event = threading.Event()
+    if distributed.world() > 1 or threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def note(number: int, frame: Any) -> None:  # noqa: ARG001
+        if event.is_set():
+            raise KeyboardInterrupt
+        event.set()
+
+    try:
+        for number in before:
+            signal.signal(number, note)
+        yield event
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _own_generator() -> Iterator[None]:
+    """Give the caller's random state back: a run seeds torch's global generator, which dropout draws from."""
+    with torch.random.fork_rng():
+        yield
+
+
+@contextmanager
+def _disk_errors() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            raise
+        raise TrainingStopped(
+            f"a file could not be written ({error.strerror}); the last state that was saved is whole: "
+            "make room, then go on with --resume"
+        ) from error

@@ -1,0 +1,176 @@
+"""All that a recipe describes, built: data, network, loss, optimiser; and what one step and one pass do with them."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from acls import distributed
+from acls.data import load
+from acls.data.keyed import generator
+from acls.data.mix import mix
+from acls.data.parts import Batch, Data, Draw, Part, batches, in_order
+from acls.errors import InputError
+from acls.losses import REGISTRY, Loss, make_loss
+from acls.models import build_model
+from acls.recipes import LossOptions, OptimOptions, Recipe
+from acls.train.precision import make_fabric
+
+
+class Session:
+    """A recipe's data, network, loss and optimiser on their devices. Draws from torch's global generator."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.fabric = make_fabric(recipe)
+        self.fabric.launch()
+        torch.manual_seed(recipe.seed)  # the same initial weights in all processes
+        self.data: Data = load(recipe.data, seed=recipe.seed)
+        _check(recipe, self.data)
+        self.model = build_model(recipe.model, n_classes=self.data.n_classes, channels=self.data.train[0][0].shape[0])
+        if self.data.train[0][0].ndim == 3:
+            self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.loss = build_loss(recipe.loss, ignore_index=self.data.void)
+        self.loss.prepare(n_train=len(self.data.train), n_classes=self.data.n_classes)
+        self.loss.to(self.fabric.device)
+        self.optimizer = build_optimizer(recipe.optim, self.model)
+        compiled = torch.compile(self.model) if recipe.compile else self.model
+        # The wrapped ones train; self.model keeps the same weights under their own names.
+        self.wrapped, self.stepper = self.fabric.setup(compiled, self.optimizer)
+        average = get_ema_multi_avg_fn(recipe.ema)  # type: ignore[no-untyped-call]
+        self.average = AveragedModel(self.model, multi_avg_fn=average, use_buffers=True) if recipe.ema else None
+        torch.manual_seed(recipe.seed + distributed.rank())
+
+    @property
+    def judged(self) -> nn.Module:
+        """The network that is evaluated and kept: the averaged one where there is one."""
+        return self.model if self.average is None else self.average.module
+
+    def draws(self, epoch: int) -> list[Draw]:
+        """This process's share of each batch of an epoch, in random order, of the samples that the loss keeps."""
+        recipe, numbers = self.recipe, torch.arange(len(self.data.train))
+        mask = self.loss.keep_mask()
+        if mask is not None:
+            numbers = numbers[mask.cpu()]
+        order = numbers[torch.randperm(len(numbers), generator=generator(recipe.seed, epoch))]
+        rank, world = distributed.rank(), distributed.world()
+        whole = [order[start : start + recipe.batch] for start in range(0, len(order), recipe.batch)]
+        # A batch too small to give every process a sample is left out by all of them.
+        least = recipe.batch if recipe.drop_last and len(whole) > 1 else world
+        kept = [batch for batch in whole if len(batch) >= least][: recipe.limit_batches]
+        shares = [(batch[rank::world], len(batch)) for batch in kept]
+        return [Draw(share, epoch, len(share) * world / count) for share, count in shares]
+
+    def step(self, batch: Batch, epoch: int, number: int, weight: float = 1.0) -> Tensor:
+        """One optimiser step; returns sums over the batch: loss times samples, hits, labelled positions, samples."""
+        recipe, options = self.recipe, self.recipe.data
+        x, y, index = (part.to(self.fabric.device, non_blocking=True) for part in batch)
+        target = y
+        if options.mix != "none":
+            random = generator(recipe.seed, epoch, number, distributed.rank())
+            x, target = mix(x, y, options, self.data.n_classes, random)
+        if x.ndim == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        count = len(x)
+        size = -(-count // recipe.accumulate)
+        total = x.new_zeros(())
+        outputs = []
+        for start in range(0, count, size):
+            cut = slice(start, start + size)
+            with self.fabric.no_backward_sync(self.wrapped, enabled=start + size < count):
+                logits = self.wrapped(x[cut])
+                value = self.loss(logits, target[cut], index=index[cut])
+                share = len(x[cut]) / count
+                self.fabric.backward(value * (share * weight))
+            total = total + value.detach() * share
+            outputs.append(logits.detach())
+        if recipe.clip is not None:
+            self.fabric.clip_gradients(self.wrapped, self.stepper, max_norm=recipe.clip, error_if_nonfinite=False)
+        self.stepper.step()
+        self.stepper.zero_grad()
+        if self.average is not None:
+            self.average.update_parameters(self.model)
+        logits = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        self.loss.observe(logits, y, index)
+        valid = y != self.data.void
+        hits = (logits.argmax(1) == y) & valid
+        return torch.stack([total.double() * count, hits.sum(), valid.sum(), torch.tensor(count)])
+
+    def outputs(self, part: Part, *, model: nn.Module | None = None) -> Iterator[Batch]:
+        """Logits in float32, target and index of this process's share of a part, in eval mode, in order."""
+        model = self.judged if model is None else model
+        model.eval()
+        draws = in_order(part, self.recipe.eval_batch, first=distributed.rank(), step=distributed.world())
+        draws = draws[: self.recipe.limit_batches]
+        pin = self.fabric.device.type == "cuda"
+        for x, y, index in batches(part.plain(), draws, workers=self.recipe.data.workers, pin=pin):
+            if x.ndim == 4:
+                x = x.contiguous(memory_format=torch.channels_last)
+            with torch.no_grad(), self.fabric.autocast():
+                logits = model(x.to(self.fabric.device))
+            yield logits.float(), y.to(self.fabric.device), index.to(self.fabric.device)
+
+    def predict(self, split: str) -> Iterator[Batch]:
+        """What `acls.losses.Epoch` offers to losses with memory."""
+        yield from self.outputs({"train": self.data.train, "val": self.data.val}[split], model=self.model)
+        self.model.train()
+
+    def agree_on_buffers(self) -> None:
+        """Take the first process's running statistics everywhere: each process has seen its own samples only."""
+        if distributed.world() > 1:
+            for buffer in self.model.buffers():
+                own = buffer if distributed.rank() == 0 else torch.zeros_like(buffer)
+                buffer.copy_(distributed.all_reduce(own))
+
+
+def build_loss(options: LossOptions, *, ignore_index: int) -> Loss:
+    """Make the loss of a recipe: the protocol's fields where it has them, then the user's."""
+    names = {name.lower(): name for name in REGISTRY}
+    kind = REGISTRY.get(names.get(options.name.lower(), ""))
+    known = {field.name for field in fields(kind)} if kind is not None else set()
+    given = {name: value for name, value in options.protocol.items() if name in known}
+    given |= {"ignore_index": ignore_index, **options.fields}
+    if kind is not None:
+        given = {name: _field(kind, name, value) for name, value in given.items()}
+    try:
+        return make_loss(options.name, **given)
+    except TypeError as error:  # an unknown field, with the name that was meant
+        raise InputError(str(error)) from error
+
+
+def _field(kind: type[Loss], name: str, value: Any) -> Any:
+    """A field's value; a loss inside a loss is given by its name, or by a dictionary of its name and fields."""
+    hint = typing.get_type_hints(kind).get(name)
+    if isinstance(hint, type) and issubclass(hint, Loss) and not isinstance(value, Loss):
+        inner = {"name": value} if isinstance(value, str) else dict(value)
+        return make_loss(inner.pop("name"), **inner)
+    return value
+
+
+def build_optimizer(options: OptimOptions, model: nn.Module) -> torch.optim.Optimizer:
+    """Make the optimiser; biases and normalisation weights, the ones with one axis, are decayed only if it says so."""
+    decayed = [weight for weight in model.parameters() if options.decay_all or weight.ndim > 1]
+    plain = [weight for weight in model.parameters() if not options.decay_all and weight.ndim <= 1]
+    groups = [
+        {"params": part, "weight_decay": decay}
+        for part, decay in ((decayed, options.weight_decay), (plain, 0.0))
+        if part
+    ]
+    if options.name == "adamw":
+        return torch.optim.AdamW(groups, lr=options.lr, betas=(options.beta1, options.beta2), eps=options.eps)
+    return torch.optim.SGD(groups, lr=options.lr, momentum=options.momentum, nesterov=options.nesterov)
+
+
+def _check(recipe: Recipe, data: Data) -> None:
+    for name in ("epochs", "batch", "accumulate", "eval_batch", "devices", "nodes"):
+        if getattr(recipe, name) < 1:
+            raise InputError(f"{name} is {getattr(recipe, name)}, but at least 1 is called for")
+    for name, part in (("training", data.train), ("validation", data.val), ("test", data.test)):
+        if len(part) == 0:
+            raise InputError(f"the {name} part of {recipe.data.name} is empty: check --data.val and the data set")
