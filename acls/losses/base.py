@@ -101,7 +101,7 @@ class Loss(Configured):
         return {}
 
     def fused(self, at: Positions) -> Tensor | None:
-        """Return the whole loss, one value a position, with its gradient from the same pass; None to add up the terms."""
+        """Return the whole loss, one value a position, its gradient from the same pass; None to add up the terms."""
         return None
 
     def rule(self, n_classes: int) -> Rule | None:
@@ -144,10 +144,6 @@ class Loss(Configured):
             if index is None:
                 reason = next(part.index_reason for part in self.stack() if part.needs_index)
                 raise InputError(f"{reason}: pass index=, their numbers in the training set")
-            if index.shape != logits.shape[:1]:
-                raise InputError(
-                    f"index has shape {tuple(index.shape)}, but {logits.shape[0]} samples call for one each"
-                )
         return at
 
     def _terms(self, at: Positions) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import field
 
 import torch
@@ -19,7 +20,7 @@ _POSITIONS_AN_IMAGE = 1024
 
 
 class CaPE(Loss):
-    """Cross-entropy, every ``every``-th epoch not against the labels but against the frequencies of the network's guesses.
+    """Cross-entropy, but every ``every``-th epoch against how often the network's guesses were right.
 
     Before such an epoch, the first included, the training set is predicted, sorted by probability and cut into ``bins``
     groups of equal size, and each sample's target is its group's share of the label. That is defined for two classes;
@@ -113,7 +114,7 @@ class CaPE(Loss):
         for column in range(scores.shape[1]):
             order = scores[:, column].argsort(stable=True)
             cuts = [rank * len(order) // self.bins for rank in range(self.bins + 1)]
-            for b, members in enumerate(order[start:stop] for start, stop in zip(cuts, cuts[1:], strict=False)):
+            for b, members in enumerate(order[start:stop] for start, stop in itertools.pairwise(cuts)):
                 group[members, column] = b
                 self.shares[column, b] = hits[members, column].mean() if len(members) else 0.0
                 if b and len(members):
@@ -130,7 +131,7 @@ class CaPE(Loss):
         if self.mode == "classwise":
             total = share.sum(1, keepdim=True)
             return torch.where(total > 0, share / total.clamp(min=torch.finfo(p.dtype).tiny), p)
-        confidence, predicted = p.max(1, keepdim=True)
+        predicted = p.argmax(1, keepdim=True)
         rest = p.scatter(1, predicted, 0.0)
         left = rest.sum(1, keepdim=True)
         even = torch.full_like(p, 1 / (p.shape[1] - 1)).scatter(1, predicted, 0.0)

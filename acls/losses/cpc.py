@@ -58,9 +58,10 @@ def one_versus_one(z: Tensor, y: Tensor) -> Tensor:
 
 
 def binary_exclusion(z: Tensor, y: Tensor) -> Tensor:
-    """Return 1/((K-1)(K-2)) times the sum over ordered pairs k, l of wrong classes, k = l included, of softplus(z_l - z_k)/2.
+    """Return the sum over ordered pairs of wrong classes k, l of softplus(z_l - z_k)/2, over (K-1)(K-2). ``(M,)``.
 
-    All pairs of classes, less the pairs that the true class is in: never an N x K x K tensor.
+    Pairs k = l are included, as in the reference. They are all pairs of classes less those that the true class is in,
+    which needs no N x K x K tensor.
     """
     n_classes = z.shape[1]
     with_true = z - z.gather(1, y.unsqueeze(1))

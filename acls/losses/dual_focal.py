@@ -13,7 +13,7 @@ from acls.shapes import Positions
 
 
 class DualFocal(Loss):
-    """Focal loss on the lead over the next class: -(1 - p_y + p_j)^gamma log p_y, p_j the largest probability below p_y.
+    """Focal loss on the lead over the next class: -(1 - p_y + p_j)^gamma log p_y, p_j the largest below p_y.
 
     Where no probability is below p_y, p_j is 0. Tao et al., ICML 2023; they tune gamma to network and data, 5 being
     their value for a ResNet-50 on CIFAR-10.

@@ -13,7 +13,7 @@ from acls.losses.smoothing import View
 
 
 class FLSD(FocalFamily):
-    """Focal loss whose gamma depends on the true class's probability: 5 below 0.2, 3 below 0.5, ``gamma`` from there on.
+    """Focal loss whose gamma depends on p_y, the true class's probability: 5 below 0.2, 3 below 0.5, then ``gamma``.
 
     That is FLSD-53 with the default ``gamma=3``; gamma itself carries no gradient, and p_y = 0.2 falls to 3. The paper
     writes the predicted class's probability, the reference code uses the true class's. Mukhoti et al., NeurIPS 2020.

@@ -1,4 +1,4 @@
-"""Focal loss, and what its relatives share: cross-entropy times a weight that depends on the true class's probability."""
+"""Focal loss, and what its relatives share: cross-entropy times a weight made of the true class's probability."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from acls.shapes import Positions
 
 
 def mix(values: Tensor, at: Positions, weight: Tensor | None) -> Tensor:
-    """Weigh the true class's values ``(M,)``; under soft labels, add up every class's ``(M, K)`` by its share. ``(M,)``."""
+    """Weigh the true class's values ``(M,)``; under soft labels, add up all classes' ``(M, K)`` by their shares."""
     if at.soft:
         return (values * (at.target if weight is None else at.target * weight)).sum(1)
     return values if weight is None else values * weight[at.target]

@@ -37,7 +37,7 @@ class CorrectnessHistory(nn.Module):
         self.epochs += 1
 
     def rank_value(self, at: Positions) -> Tensor:
-        """Return the correctness so far of the batch's samples on a scale from the least correct of all, 0, to the most possible, 1.
+        """Return how correct the batch's samples were: 0 for the least correct of all samples, 1 for always correct.
 
         0 for all of them while the history is empty, and when every sample was always correct.
         """
@@ -45,9 +45,8 @@ class CorrectnessHistory(nn.Module):
             raise InputError("the history is not set up: call loss.prepare(n_train=..., n_classes=...) before training")
         least = self.hits.min()
         span = self.epochs.clamp(min=1) - least
-        return torch.where(
-            span > 0, (self.hits[at.sample_numbers()] - least) / span.clamp(min=torch.finfo(torch.float64).tiny), 0.0
-        )
+        above = self.hits[at.sample_numbers()] - least
+        return torch.where(span > 0, above / torch.where(span > 0, span, 1.0), 0.0)
 
 
 def sample_means(values: Tensor, at: Positions) -> Tensor:

@@ -13,7 +13,7 @@ from acls.shapes import Positions
 
 
 class LabelSmoothing(Loss):
-    """Cross-entropy against a label that gives a share epsilon away: -sum_k q'_k log p_k, q' = (1 - epsilon) q + epsilon/K.
+    """Cross-entropy against a label that gives a share away: -sum_k q'_k log p_k, q' = (1 - epsilon) q + epsilon/K.
 
     ``spread="all"`` gives epsilon/K to every class, the true one included, as torch and the paper's Eq. 4 do;
     ``"others"`` gives epsilon/(K - 1) to the other classes only, as the MDCA authors' code does: the same loss at

@@ -67,7 +67,7 @@ class MbLS(Regularized):
         return self.rule_on_cross_entropy(
             Rule(
                 down=Side(
-                    lambda at: share * (at.gap > self.margin).sum(1, keepdim=True).expand_as(at.z),
+                    lambda at: share * (at.gap > self.margin).to(at.z.dtype).sum(1, keepdim=True).expand_as(at.z),
                     formula="w/K #{k: z_ŷ - z_k > M}",
                 ),
                 up=Side(

@@ -20,7 +20,7 @@ def class_gaps(at: Positions) -> Tensor:
 
 
 class MDCA(Regularized):
-    """A base loss plus the mean over classes of |mean probability - share of the labels| in the batch, times ``weight``.
+    """A base loss plus weight times the mean over classes of |mean probability - share of the labels| in the batch.
 
     Its smoothing function is a parabola in the confidence, twice that of CRL. The authors' base losses are
     cross-entropy, focal loss (gamma 1) and label smoothing: ``MDCA(base=Focal(gamma=1.0))``.

@@ -159,7 +159,7 @@ def rule_loss(rule: Rule, logits: Tensor, target: Tensor, *, ignore_index: int =
 
 @dataclass(frozen=True)
 class Row:
-    """A method's row of the paper's Table 2, corrected: what its label is lowered by at the pivot, raised by elsewhere."""
+    """A method's row of the paper's Table 2, corrected: the label is lowered at the pivot and raised elsewhere."""
 
     method: str
     kind: str

@@ -1,0 +1,99 @@
+"""Wrong input is refused with what came, what was called for, and the way out."""
+
+import pytest
+import torch
+
+from acls.errors import InputError
+from acls.losses import ACLS, CE, CRL, MDCA, MMCE, REGISTRY, CaPE, Focal, make_loss
+
+Z, Y = torch.zeros(8, 21, 64, 64), torch.zeros(8, 64, 64, dtype=torch.long)
+
+
+def test_a_target_with_a_class_axis_is_refused():
+    with pytest.raises(InputError, match=r"target has shape \(8, 1, 64, 64\), but logits \(8, 21, 64, 64\) call for"):
+        CE()(Z, Y.unsqueeze(1))
+
+
+def test_a_label_outside_the_classes_names_ignore_index():
+    y = Y.clone()
+    y[0, 0, 0] = 255
+    with pytest.raises(InputError, match=r"target holds 255, outside 0\.\.20: pass ignore_index=255"):
+        ACLS()(Z, y)
+
+
+def test_logits_without_classes_are_refused():
+    with pytest.raises(InputError, match="axis 1 the classes"):
+        CE()(torch.zeros(3), torch.zeros(3, dtype=torch.long))
+    with pytest.raises(InputError, match="floating point"):
+        CE()(torch.zeros(3, 2, dtype=torch.long), torch.zeros(3, dtype=torch.long))
+
+
+def test_a_float_target_of_class_ids_is_refused():
+    with pytest.raises(InputError, match="class ids are integers"):
+        CE()(torch.zeros(3, 2), torch.zeros(3))
+
+
+def test_integer_soft_labels_are_refused():
+    with pytest.raises(InputError, match="soft labels of the logits' shape must be floating point"):
+        CE()(torch.zeros(3, 2), torch.zeros(3, 2, dtype=torch.long))
+
+
+@pytest.mark.parametrize("name", [name for name, kind in REGISTRY.items() if kind.refuses_soft_targets])
+def test_soft_labels_are_refused_where_the_method_has_no_use_for_them(name):
+    with pytest.raises(InputError, match="holds soft labels"):
+        make_loss(name)(torch.zeros(3, 4), torch.full((3, 4), 0.25), torch.arange(3))
+
+
+def test_an_unknown_field_is_answered_with_the_nearest():
+    with pytest.raises(TypeError, match=r"ACLS has no field 'margn': did you mean 'margin'\?"):
+        ACLS(margn=6.0)
+    with pytest.raises(TypeError, match="takes its fields by name"):
+        Focal(3.0)
+
+
+def test_an_unknown_loss_is_answered_with_the_nearest():
+    with pytest.raises(InputError, match=r"there is no loss 'ALCS': did you mean 'ACLS'\?"):
+        make_loss("ALCS")
+    assert isinstance(make_loss("acls", margin=6.0), ACLS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "told"),
+    [
+        (ACLS, {"form": "papr"}, "did you mean 'paper'"),
+        (ACLS, {"margin": -1.0}, "not negative"),
+        (CE, {"reduction": "avg"}, "'mean', 'sum', 'none'"),
+        (MMCE, {"bandwidth": 0.0}, "bandwidth=0.0"),
+        (MMCE, {"reduction": "none"}, "has a term for the whole batch"),
+        (ACLS, {"base": MMCE(), "reduction": "none"}, "has a term for the whole batch"),
+        (MDCA, {"base": Focal(ignore_index=255)}, "set ignore_index, reduction and class_weight on MDCA"),
+        (MDCA, {"base": torch.nn.CrossEntropyLoss()}, "is not a loss of acls"),
+    ],
+)
+def test_a_wrong_setting_is_refused_when_the_loss_is_made(kind, fields, told):
+    with pytest.raises(InputError, match=told):
+        kind(**fields)
+
+
+def test_class_weights_of_another_length_are_refused():
+    with pytest.raises(InputError, match=r"class_weight has shape \(2,\), but the logits have 4 classes"):
+        CE(class_weight=[1.0, 2.0])(torch.zeros(3, 4), torch.zeros(3, dtype=torch.long))
+
+
+@pytest.mark.parametrize("loss", [CRL(), ACLS(condition="ranking"), CaPE(), MDCA(base=CRL())], ids=repr)
+def test_a_missing_index_says_what_it_is_for(loss):
+    with pytest.raises(InputError, match=r"pass index=, their numbers in the training set"):
+        loss(torch.zeros(3, 4), torch.zeros(3, dtype=torch.long))
+
+
+@pytest.mark.parametrize("loss", [CRL(), ACLS(condition="ranking"), CaPE()], ids=repr)
+def test_a_memory_that_is_not_set_up_says_how(loss):
+    with pytest.raises(InputError, match=r"call loss.prepare\(n_train=..., n_classes=...\)"):
+        loss(torch.zeros(3, 4), torch.zeros(3, dtype=torch.long), torch.arange(3))
+
+
+def test_an_index_of_another_length_is_refused():
+    loss = CRL()
+    loss.prepare(n_train=9, n_classes=4)
+    with pytest.raises(InputError, match="3 samples call for a number each"):
+        loss(torch.zeros(3, 4), torch.zeros(3, dtype=torch.long), torch.arange(2))

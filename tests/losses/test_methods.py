@@ -1,0 +1,381 @@
+"""What is particular to one method: its limits, its memory, its relatives."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from acls.losses import (
+    ACLS,
+    CE,
+    CPC,
+    CRL,
+    MMCE,
+    REGISTRY,
+    AdaFocal,
+    CaPE,
+    DualFocal,
+    Epoch,
+    Focal,
+    LabelSmoothing,
+    MbLS,
+    Patra,
+)
+from acls.losses.cpc import binary_exclusion
+from acls.losses.margin import MarginTerm
+from tests.contract.losses import inputs, value_and_gradient
+
+
+def _now(number=0, total=10, predict=lambda split: ()):
+    return Epoch(number=number, total=total, predict=predict)
+
+
+@pytest.mark.parametrize(
+    "loss", [LabelSmoothing(epsilon=0.0), Focal(gamma=0.0), MbLS(weight=0.0), ACLS(lambda1=0.0, lambda2=0.0)], ids=repr
+)
+def test_at_strength_zero_a_method_is_cross_entropy(loss):
+    z, y, _ = inputs()
+    torch.testing.assert_close(loss(z, y), F.cross_entropy(z, y))
+
+
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("weighed", [False, True])
+@pytest.mark.parametrize("smoothing", [0.0, 0.05])
+def test_cross_entropy_is_torchs_own(soft, reduction, weighed, smoothing):
+    z, y, _ = inputs(n=6, dims=(3,))
+    y = z.roll(1, 1).softmax(1) if soft else y
+    weight = torch.tensor([1.0, 2.0, 0.5, 3.0, 1.5], dtype=z.dtype) if weighed else None
+    ours = LabelSmoothing(epsilon=smoothing, class_weight=weight, reduction=reduction).double()
+    expected = F.cross_entropy(z, y, weight=weight, reduction=reduction, label_smoothing=smoothing)
+    if soft and weighed and reduction == "mean":
+        expected = F.cross_entropy(z, y, weight=weight, reduction="none", label_smoothing=smoothing).mean()
+    torch.testing.assert_close(ours(z, y), expected)
+
+
+def test_both_spreads_of_label_smoothing_are_one_method():
+    z, y, _ = inputs(k=5)
+    torch.testing.assert_close(LabelSmoothing(epsilon=0.1)(z, y), LabelSmoothing(epsilon=0.08, spread="others")(z, y))
+
+
+def test_soft_labels_mix_the_losses_of_their_classes():
+    z, y, _ = inputs()
+    other = y.roll(1)
+    mixed = 0.3 * F.one_hot(y, 5).double() + 0.7 * F.one_hot(other, 5).double()
+    for loss in (Focal(), REGISTRY["FLSD"](), DualFocal(), AdaFocal(), REGISTRY["InverseFocal"](), ACLS(margin=1.0)):
+        loss = loss.double()
+        torch.testing.assert_close(loss(z, mixed), 0.3 * loss(z, y) + 0.7 * loss(z, other))
+
+
+def test_focal_weight_has_a_finite_gradient_where_the_probability_rounds_to_one():
+    z = torch.tensor([[90.0, 0.0, 0.0]])
+    for gamma in (0.5, 1.0, 3.0):
+        _, gradient = value_and_gradient(Focal(gamma=gamma), z, torch.tensor([0]), None)
+        assert gradient.isfinite().all()
+
+
+def test_mbls_is_acls_with_constant_smoothing_and_no_term_of_its_own_for_the_prediction():
+    z, y, _ = inputs(k=5)
+    twin = ACLS(lambda1=0.0, lambda2=0.1 * 4 / 5, margin=2.0, smoothing="constant")
+    for ours, expected in zip(
+        value_and_gradient(MbLS(margin=2.0), z, y, None), value_and_gradient(twin, z, y, None), strict=True
+    ):
+        torch.testing.assert_close(ours, expected)
+
+
+def test_acls_paper_form_is_the_printed_loss_at_lambda2_over_the_other_classes():
+    z, y, _ = inputs(k=5, scale=8.0)
+    torch.testing.assert_close(
+        ACLS(margin=3.0)(z, y), ACLS(form="printed-loss", margin=3.0, lambda2=0.01 / 4)(z, y), rtol=1e-12, atol=0
+    )
+
+
+def test_acls_released_form_is_the_stopped_one_with_the_smallest_logit_taken_as_zero():
+    z, y, _ = inputs(k=5, scale=8.0)
+    z = z - z.amin(1, keepdim=True)
+    for ours, expected in zip(
+        value_and_gradient(ACLS(form="released", margin=3.0), z, y, None),
+        value_and_gradient(ACLS(form="stopped", margin=3.0), z, y, None),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, expected)
+
+
+def test_released_acls_counts_tied_maxima_and_sends_their_gradient_to_the_first():
+    z = torch.tensor([[12.0, 12.0, 0.0]], dtype=torch.float64)
+    loss = ACLS(form="released", lambda2=0.0)
+    value, gradient = value_and_gradient(loss, z, torch.tensor([2]), None)
+    assert value.item() == pytest.approx(F.cross_entropy(z, torch.tensor([2])).item() + 0.1 * 2 * 2.0**2)
+    torch.testing.assert_close(
+        gradient - z.softmax(1) + torch.eye(3).double()[2], torch.tensor([[0.8, 0, 0]], dtype=z.dtype)
+    )
+
+
+@pytest.mark.parametrize("power", [1, 2])
+@pytest.mark.parametrize("from_zero", [False, True])
+@pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.parametrize("k", [3, 80])
+def test_the_one_pass_equals_autograd(power, from_zero, stopped, k):
+    """Also where rows are many, so that the pass goes by blocks, and where logits tie."""
+    term = MarginTerm(margin=2.0, down=0.3, up=0.05, power=power, from_zero=from_zero, stopped=stopped)
+    z, y, _ = inputs(n=3 * (1 << 17) // k // 2, k=k)
+    z = (2 * z).round() / 2
+    upstream = torch.linspace(-1, 2, len(z)).double()
+    a, b = z.clone().requires_grad_(), z.clone().requires_grad_()
+    fused = term.with_cross_entropy(a, y)
+    plain = F.cross_entropy(b, y, reduction="none") + sum(term.parts(b))
+    torch.testing.assert_close(fused, plain)
+    (fused * upstream).sum().backward()
+    (plain * upstream).sum().backward()
+    torch.testing.assert_close(a.grad, b.grad)
+
+
+def test_the_one_pass_can_be_run_backward_twice():
+    z, y, _ = inputs()
+    z.requires_grad_()
+    value = ACLS(margin=2.0)(z, y)
+    (first,) = torch.autograd.grad(value, z, retain_graph=True)
+    (second,) = torch.autograd.grad(value, z)
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+
+
+def test_cpc_pairs_in_blocks_equal_the_whole_tensor(monkeypatch):
+    z, y, _ = inputs(n=6, k=11)
+
+    def naive(z):
+        pair = F.softplus(z[:, None, :] - z[:, :, None]) * 0.5
+        wrong = F.one_hot(y, 11).bool().logical_not()
+        both = wrong[:, :, None] & wrong[:, None, :]
+        return (pair * both).sum((1, 2)) / (10 * 9)
+
+    for at_once in (1, 50, 1 << 19):
+        monkeypatch.setattr("acls.losses.cpc._PAIRS_AT_ONCE", at_once)
+        a, b = z.clone().requires_grad_(), z.clone().requires_grad_()
+        torch.testing.assert_close(binary_exclusion(a, y), naive(b))
+        binary_exclusion(a, y).square().sum().backward()
+        naive(b).square().sum().backward()
+        torch.testing.assert_close(a.grad, b.grad)
+
+
+def test_cpc_never_holds_all_pairs_at_once():
+    n, k = 64, 500
+    z = torch.randn(n, k, requires_grad=True)
+    largest = 0
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            nonlocal largest
+            out = func(*args, **(kwargs or {}))
+            if isinstance(out, torch.Tensor):
+                largest = max(largest, out.untyped_storage().nbytes() // out.element_size())
+            return out
+
+    with Watch():
+        CPC()(z, torch.zeros(n, dtype=torch.long)).backward()
+    assert largest < n * k * k / 20
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_mmce_by_sorting_equals_the_matrix(weighted):
+    z, y, _ = inputs(n=50, scale=2.0)
+    y = torch.where(torch.arange(50) % 2 == 0, z.argmax(1), y)
+
+    def naive(z):
+        r, predicted = z.softmax(1).max(1)
+        c = (predicted == y).double()
+        kernel = torch.exp(-(r[:, None] - r[None, :]).abs() / 0.4)
+        if not weighted:
+            u = c - r
+            return F.cross_entropy(z, y) + (u[:, None] * u[None, :] * kernel).sum() / 50**2
+        right, wrong = c * (1 - r), (1 - c) * r
+        m, n = c.sum(), (1 - c).sum()
+        mean = lambda a, b, na, nb: (a[:, None] * b[None, :] * kernel).sum() / (na * nb)  # noqa: E731
+        squared = (
+            mean(right, right, m, m) / (m * m + 1e-5)
+            + mean(wrong, wrong, n, n) / (n * n + 1e-5)
+            - 2 * mean(right, wrong, m, n) / (m * n + 1e-5)
+        )
+        return F.cross_entropy(z, y) + (squared + 1e-10).sqrt()
+
+    a, b = z.clone().requires_grad_(), z.clone().requires_grad_()
+    ours, expected = MMCE(weighted=weighted)(a, y), naive(b)
+    torch.testing.assert_close(ours, expected)
+    ours.backward()
+    expected.backward()
+    torch.testing.assert_close(a.grad, b.grad)
+
+
+def test_weighted_mmce_is_zero_in_a_batch_without_mistakes():
+    z, _, _ = inputs()
+    y = z.argmax(1)
+    value, gradient = value_and_gradient(MMCE(weighted=True), z, y, None)
+    expected, plain = value_and_gradient(CE(), z, y, None)
+    torch.testing.assert_close(value, expected)
+    torch.testing.assert_close(gradient, plain)
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+def _train_crl(loss, epochs, batches):
+    for number in range(epochs):
+        for z, y, index in batches:
+            loss(z, y, index)
+            loss.observe(z, y, index)
+        loss.end_epoch(_now(number))
+
+
+def test_crl_is_cross_entropy_in_its_first_epoch():
+    loss, (z, y, index) = CRL(), inputs()
+    loss.prepare(n_train=40, n_classes=5)
+    torch.testing.assert_close(loss(z, y, index), F.cross_entropy(z, y))
+    loss.observe(z, y, index)
+    assert loss.history.epochs == 0
+
+
+def test_crl_counts_hits_over_epochs_as_the_reference():
+    loss, (z, y, index) = CRL(), inputs()
+    loss.prepare(n_train=40, n_classes=5)
+    _train_crl(loss, 3, [(z, y, index)])
+    hits = (z.argmax(1) == y).double() * 3
+    torch.testing.assert_close(loss.history.hits[index], hits)
+    assert loss.history.hits.sum() == hits.sum()
+    assert loss.history.epochs == 3
+
+
+def test_a_history_of_all_correct_gives_zero_not_nan():
+    z, _, _ = inputs(n=7)
+    y, index = z.argmax(1), torch.arange(7)
+    for loss in (CRL(), ACLS(condition="ranking", margin=1.0)):
+        loss.prepare(n_train=7, n_classes=5)
+        _train_crl(loss, 3, [(z, y, index)])
+        torch.testing.assert_close(loss(z, y, index), F.cross_entropy(z, y))
+
+
+def test_acls_with_ranking_smooths_only_where_two_orders_disagree():
+    loss = ACLS(condition="ranking", margin=1.0)
+    loss.prepare(n_train=3, n_classes=2)
+    loss.history.hits.copy_(torch.tensor([0.0, 2.0, 1.0]))
+    loss.history.epochs.fill_(2)
+    # Confidence falls from the first to the last: 0 against 1 disagrees, 1 against 2 agrees, 2 against 0 disagrees.
+    z, y = torch.tensor([[6.0, 0.0], [4.0, 0.0], [2.0, 0.0]]), torch.zeros(3, dtype=torch.long)
+    terms = ACLS.terms(loss, z, y, torch.arange(3))
+    excess = torch.tensor([5.0, 0.0, 1.0])
+    torch.testing.assert_close(terms["predicted"], 0.1 * excess.square().mean())
+
+
+def test_adafocal_raises_gamma_where_the_network_is_overconfident():
+    loss = AdaFocal(bins=2)
+    confidence = torch.tensor([0.3, 0.4, 0.5, 0.8, 0.9, 0.95, 0.99, 0.3])
+    correct = torch.tensor([1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0])
+    loss.update(confidence, correct)
+    assert loss.gammas[0] < 1 < loss.gammas[1]
+
+
+def test_adafocal_edges_are_the_reference_interpolation():
+    import numpy as np
+
+    confidence = torch.rand(37, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    loss = AdaFocal(bins=15)
+    loss.update(confidence, torch.ones(37))
+    ordered = np.sort(confidence.numpy())
+    torch.testing.assert_close(loss.edges, torch.tensor(np.interp(np.linspace(0, 37, 16), np.arange(37), ordered)))
+
+
+def test_adafocal_asks_for_the_validation_set_after_each_epoch():
+    loss, asked = AdaFocal(), []
+
+    def predict(split):
+        asked.append(split)
+        yield inputs(seed=1)
+        yield inputs(seed=2)
+
+    loss.end_epoch(_now(predict=predict))
+    assert asked == ["val"]
+    assert (loss.gammas != 1).any()
+
+
+@pytest.mark.parametrize("mode", ["classwise", "toplabel"])
+def test_cape_trains_towards_frequencies_every_third_epoch(mode):
+    n, k = 40, 4
+    z, y, _ = inputs(n=n, k=k)
+    index = torch.arange(n)
+    loss = CaPE(mode=mode)
+    loss.prepare(n_train=n, n_classes=k)
+    for number in range(4):
+        loss.start_epoch(
+            _now(number, predict=lambda split: [(z[:20], y[:20], index[:20]), (z[20:], y[20:], index[20:])])
+        )
+        hard = F.cross_entropy(z, y).item()
+        assert (loss(z, y, index).item() == pytest.approx(hard)) == (number not in (0, 3))
+    torch.testing.assert_close(loss.targets.sum(1), torch.ones(n))
+
+
+def test_cape_of_two_classes_is_the_reference_for_sizes_that_divide():
+    p = torch.rand(20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y = (torch.arange(20) % 3 == 0).long()
+    loss = CaPE(bins=5).double()
+    loss.prepare(n_train=20, n_classes=2)
+    loss.double()
+    logits = torch.stack([(1 - p).log(), p.log()], 1)
+    loss.start_epoch(_now(predict=lambda split: [(logits, y, torch.arange(20))]))
+    for members in p.argsort().reshape(5, 4):
+        torch.testing.assert_close(loss.targets[members, 1], y[members].double().mean().expand(4))
+
+
+def test_cape_looks_targets_up_where_pixels_have_no_number():
+    z, y, _ = inputs(n=3, k=4, dims=(4, 4))
+    loss = CaPE()
+    loss.prepare(n_train=3, n_classes=4)
+    loss.double()
+    loss.start_epoch(_now(predict=lambda split: [(z, y, torch.arange(3))]))
+    flat = CaPE()
+    flat.prepare(n_train=48, n_classes=4)
+    flat.double()
+    rows, labels = z.movedim(1, -1).reshape(-1, 4), y.flatten()
+    flat.start_epoch(_now(predict=lambda split: [(rows, labels, torch.arange(48))]))
+    torch.testing.assert_close(loss(z, y, torch.arange(3)), flat(rows, labels, torch.arange(48)))
+
+
+def test_patra_prunes_the_least_confident_and_never_brings_them_back():
+    loss = Patra(prune_at=(0.5, 1.0), prune_fraction=0.25)
+    loss.prepare(n_train=8, n_classes=2)
+    lead = torch.arange(8.0)
+    z, y, index = torch.stack([lead, -lead], 1), torch.zeros(8, dtype=torch.long), torch.arange(8)
+    kept = []
+    for number in range(4):
+        loss.observe(z, y, index)
+        loss.end_epoch(_now(number, total=4))
+        kept.append(loss.keep_mask().nonzero().squeeze(1).tolist())
+    assert kept == [list(range(8)), [2, 3, 4, 5, 6, 7], [2, 3, 4, 5, 6, 7], [3, 4, 5, 6, 7]]
+    assert loss.confidence[7].item() == pytest.approx((1 - 0.7**4) * 1.0, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "weights"),
+    [("constant", [0.1] * 4), ("add", [0.6, 1.1, 1.2, 1.2]), ("multiply", [0.05, 0.025, 0.0125, 0.00625])],
+)
+def test_mbls_weight_follows_its_schedule(schedule, weights):
+    loss, (z, y, _) = MbLS(schedule=schedule, mu=0.5, max_weight=1.2, margin=1.0), inputs()
+    for number, weight in enumerate(weights):
+        loss.end_epoch(_now(number))
+        assert loss.current_weight.item() == pytest.approx(weight)
+        torch.testing.assert_close(loss(z, y), MbLS(weight=weight, margin=1.0)(z, y))
+
+
+def test_mbls_steps_every_so_many_epochs():
+    loss = MbLS(schedule="step", mu=10.0, step_size=2)
+    seen = []
+    for number in range(4):
+        loss.end_epoch(_now(number))
+        seen.append(loss.current_weight.item())
+    assert seen == pytest.approx([0.1, 1.0, 1.0, 10.0])
+
+
+def test_dual_focal_looks_at_the_next_class_below():
+    p = torch.tensor([[0.5, 0.3, 0.2]])
+    value = DualFocal(gamma=2.0)(p.log(), torch.tensor([1]))
+    assert value.item() == pytest.approx(-((1 - 0.3 + 0.2) ** 2) * math.log(0.3), rel=1e-5)
+    lowest = DualFocal(gamma=2.0)(p.log(), torch.tensor([2]))
+    assert lowest.item() == pytest.approx(-((1 - 0.2) ** 2) * math.log(0.2), rel=1e-5)
