@@ -78,9 +78,8 @@ class ACLS(Regularized):
             raise InputError(f"{self!r}: margin, lambda1 and lambda2 are not negative")
         super().__post_init__()
 
-    @property
-    def needs_index(self) -> bool:
-        return self.condition == "ranking" or super().needs_index
+    def remembers_samples(self) -> bool:
+        return self.condition == "ranking"
 
     def penalty(self, at: Positions) -> dict[str, Tensor]:
         predicted, others = self._term(at.n_classes).parts(at.logits)

@@ -113,6 +113,10 @@ class Loss(Configured):
     @property
     def needs_index(self) -> bool:
         """Whether ``index=``, the samples' numbers in the training set, must be passed."""
+        return any(part.remembers_samples() for part in self.stack())
+
+    def remembers_samples(self) -> bool:
+        """Tell whether the method itself, apart from its base, needs ``index=``."""
         return False
 
     def prepare(self, *, n_train: int, n_classes: int) -> None:
@@ -140,10 +144,9 @@ class Loss(Configured):
                 f"{self!r} needs to know each sample's class, but the target {tuple(target.shape)} holds "
                 "soft labels: pass class ids, or train without CutMix and Mixup"
             )
-        if self.needs_index:
-            if index is None:
-                reason = next(part.index_reason for part in self.stack() if part.needs_index)
-                raise InputError(f"{reason}: pass index=, their numbers in the training set")
+        if self.needs_index and index is None:
+            reason = next(part.index_reason for part in self.stack() if part.remembers_samples())
+            raise InputError(f"{reason}: pass index=, their numbers in the training set")
         return at
 
     def _terms(self, at: Positions) -> dict[str, Tensor]:
@@ -207,10 +210,6 @@ class Regularized(Loss):
     def rule_on_cross_entropy(self, rule: Rule) -> Rule | None:
         """Return ``rule`` where the base is plain cross-entropy, which a row of the table presupposes; else None."""
         return rule if type(self.base) is type(_cross_entropy()) else None
-
-    @property
-    def needs_index(self) -> bool:
-        return self.base.needs_index
 
     def prepare(self, *, n_train: int, n_classes: int) -> None:
         self.base.prepare(n_train=n_train, n_classes=n_classes)

@@ -54,8 +54,7 @@ class CaPE(Loss):
         super().__post_init__()
         self.register_buffer("calibrating", torch.tensor(False))
 
-    @property
-    def needs_index(self) -> bool:
+    def remembers_samples(self) -> bool:
         return True
 
     def prepare(self, *, n_train: int, n_classes: int) -> None:

@@ -47,9 +47,8 @@ class CRL(Regularized):
         choose("condition", self.condition, ("ranking", "margin"))
         super().__post_init__()
 
-    @property
-    def needs_index(self) -> bool:
-        return self.condition == "ranking" or super().needs_index
+    def remembers_samples(self) -> bool:
+        return self.condition == "ranking"
 
     def penalty(self, at: Positions) -> dict[str, Tensor]:
         if self.condition == "margin":

@@ -82,7 +82,7 @@ def test_class_weights_of_another_length_are_refused():
 
 @pytest.mark.parametrize("loss", [CRL(), ACLS(condition="ranking"), CaPE(), MDCA(base=CRL())], ids=repr)
 def test_a_missing_index_says_what_it_is_for(loss):
-    with pytest.raises(InputError, match=r"pass index=, their numbers in the training set"):
+    with pytest.raises(InputError, match=r"^(CRL|ACLS|CaPE) .+: pass index=, their numbers in the training set"):
         loss(torch.zeros(3, 4), torch.zeros(3, dtype=torch.long))
 
 
