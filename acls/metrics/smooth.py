@@ -2,98 +2,123 @@
 
 from __future__ import annotations
 
+import math
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
 from acls.metrics.quantiles import Cells
 
-_LEAST_WIDTH = 0.001
-_HALVINGS = 10
+_STEPS = 1024  # bandwidths are multiples of 1/1024, from 2/1024 on
 _EMPTY = 1e-4  # added to the density, as the reference does
 
 
-def smooth_ece(cells: Cells) -> tuple[Tensor, Tensor, Tensor]:
+def smooth_ece(cells: Cells, *, mirror_ends: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """SmoothECE, the bandwidth it chose, and the error bound (Błasiok & Nakkiran, ICLR 2024).
 
     smECE_s = ∫ |Σ_i (conf_i - hit_i) K_s(t, conf_i)| dt / n with a Gaussian reflected at 0 and 1, on the grids of its
-    authors' code (relplot); s is the smallest multiple of 1/1024 found by bisection with smECE_s <= s. Like there, mass
-    on the very ends of [0, 1] counts half, since the reflection does not repeat the end points.
+    authors' code (relplot); s is the smallest multiple of 1/1024 above 0.001 with smECE_s <= s.
+
+    That code reflects its grid without repeating the end points, so that mass on them counts half, and errors among
+    saturated confidences weigh up to twice what the definition says. ``mirror_ends`` repeats them.
 
     Moving a sample by w inside its cell changes the smoothed residual by at most |residual| w ∫|K_s'| with
     ∫|K_s'| = √(2/π)/s, and the density likewise, hence the bound.
     """
-    rows = cells.count.flatten(0, -2) if cells.count.ndim > 1 else cells.count[None]
-    smoother = _Smoother(Cells(rows, cells.confidence.view_as(rows), cells.right.view_as(rows)))
-    high = torch.ones(rows.shape[0], dtype=torch.float64, device=rows.device)
-    low = torch.zeros_like(high)
-    # Even the widest kernel may not be wide enough; then it is what is reported.
-    settled = smoother.error(high) > high
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        too_narrow = (middle < _LEAST_WIDTH) | (middle < smoother.error(middle))
-        low, high = torch.where(too_narrow, middle, low), torch.where(too_narrow, high, middle)
-    width = torch.where(settled, 1.0, high)
-    value = smoother.error(width)
-    bound = torch.zeros_like(value)
-    if cells.lower is not None and cells.upper is not None:
-        wrong = cells.count - cells.right
-        moved = ((cells.right * (1 - cells.lower) + wrong * cells.upper) * (cells.upper - cells.lower)).sum(
-            -1
-        ) / cells.n
-        bound = 2 * (2 / torch.pi) ** 0.5 / width * moved.view_as(value)
+    smoother = _Smoother(cells, mirror_ends)
+    value, width = smoother.search((cells.residual.sum(-1) / cells.n).abs().flatten().tolist())
     shape = cells.count.shape[:-1]
-    return value.view(shape), width.view(shape), bound.view(shape)
+    value, width = value.view(shape), width.view(shape)
+    if cells.lower is None or cells.upper is None:
+        return value, width, torch.zeros_like(value)
+    residual = cells.right * (1 - cells.lower) + (cells.count - cells.right) * cells.upper
+    moved = (residual * (cells.upper - cells.lower)).sum(-1) / cells.n
+    return value, width, 2 * (2 / torch.pi) ** 0.5 / width * moved
 
 
 class _Smoother:
     """Smooths the residuals of many sets of cells, each with its own bandwidth."""
 
-    def __init__(self, cells: Cells) -> None:
+    def __init__(self, cells: Cells, mirror_ends: bool) -> None:
         count = cells.count
-        self._count = count
-        self._residual = cells.residual
-        self._place = (cells.confidence / count.clamp(min=1)).clamp(0, 1)
-        self._spectra: dict[int, tuple[Tensor, Tensor]] = {}
+        self.rows = count[..., 0].numel()
+        place = cells.confidence / count.clamp(min=1)
+        self._place = place.clamp(0, 1).view(self.rows, 1, -1)
+        self._values = torch.stack([cells.residual, count], -2).view(self.rows, 2, -1)
+        self._ends = 2 if mirror_ends else 1
+        self._spectra: dict[int, Tensor] = {}
 
-    def error(self, width: Tensor) -> Tensor:
-        """SmECE at the given bandwidths, one a set."""
-        result = torch.empty_like(width)
-        for s in set(width.tolist()):
-            chosen = width == s
-            result[chosen] = self._error(s, chosen)
-        return result
+    def search(self, guesses: list[float]) -> tuple[Tensor, Tensor]:
+        """The error of each set at its smallest bandwidth that is no less than it, and that bandwidth.
 
-    def _error(self, s: float, chosen: Tensor) -> Tensor:
+        Wider kernels give smaller errors. So an error e at s says that the bandwidth sought lies between e and s, which
+        narrows the bracket much faster than halving it.
+        """
+        too_narrow, enough = [1] * self.rows, [_STEPS] * self.rows
+        known: list[dict[int, float]] = [{} for _ in range(self.rows)]
+        tries = [round(_STEPS * guess) for guess in guesses]
+        open_rows = list(range(self.rows))
+        while open_rows:
+            for row in open_rows:
+                tries[row] = min(max(tries[row], too_narrow[row] + 1), enough[row])
+            for step in {tries[row] for row in open_rows}:
+                rows = [row for row in open_rows if tries[row] == step]
+                for row, error in zip(rows, self._error(step / _STEPS, rows).tolist(), strict=True):
+                    known[row][step] = error
+                    between = math.ceil(_STEPS * error)
+                    if step / _STEPS < error:
+                        too_narrow[row], enough[row] = step, max(min(enough[row], between), step + 1)
+                    else:
+                        too_narrow[row], enough[row] = max(too_narrow[row], min(between, step) - 1), step
+                    tries[row] = between
+            open_rows = [row for row in open_rows if enough[row] not in known[row] or enough[row] - too_narrow[row] > 1]
+        value = [known[row][enough[row]] for row in range(self.rows)]
+        return self._place.new_tensor(value), self._place.new_tensor(enough) / _STEPS
+
+    def _error(self, s: float, rows: list[int]) -> Tensor:
         points = max(2000, round(20 / s)) // 4 * 2 + 1  # odd, so that the kernel has a middle
-        residual, mass = (spectrum[chosen] for spectrum in self._spectrum(points))
-        half = points // 2
-        step = torch.arange(-half, half + 1, dtype=torch.float64, device=mass.device) / (points - 1)
-        kernel = torch.exp(-(step**2) / (2 * s * s)) / ((2 * torch.pi) ** 0.5 * s)
-        ring = kernel.new_zeros(2 * (points - 1))
-        ring[: half + 1] = kernel[half:]
-        ring[-half:] = kernel[:half]
-        answer = torch.fft.rfft(ring)
-        mesh = torch.linspace(0, 1, max(round(10 / s), 200), dtype=torch.float64, device=mass.device) * (points - 1)
-        index = mesh.long().clamp(max=points - 2)
-        fraction = mesh - index
-        smooth_residual, smooth_mass = (
-            torch.fft.irfft(spectrum * answer, n=ring.shape[0])[:, :points] for spectrum in (residual, mass)
-        )
-        at_mesh = torch.lerp(smooth_residual[:, index], smooth_residual[:, index + 1], fraction)
-        density = torch.lerp(smooth_mass[:, index], smooth_mass[:, index + 1], fraction) + _EMPTY
-        return at_mesh.abs().sum(-1) / density.sum(-1)
+        spectrum = self._spectrum(points)
+        if len(rows) < self.rows:
+            spectrum = spectrum[rows]
+        smooth = torch.fft.irfft(spectrum * _kernel(s, points, spectrum.device), n=2 * (points - 1))
+        index, fraction = _mesh(max(round(10 / s), 200), points, spectrum.device)
+        at_mesh = torch.lerp(smooth[..., index], smooth[..., index + 1], fraction)
+        residual, density = at_mesh.abs_().sum(-1).unbind(-1)
+        return residual / (density + _EMPTY * fraction.shape[0])
 
-    def _spectrum(self, points: int) -> tuple[Tensor, Tensor]:
+    def _spectrum(self, points: int) -> Tensor:
         """The Fourier transforms of residuals and counts on a grid, mirrored at both ends."""
         if points not in self._spectra:
             place = self._place * (points - 1)
-            index = place.long().clamp(max=points - 2)
-            fraction = place - index
-            on_grid = []
-            for values in (self._residual, self._count):
-                grid = values.new_zeros(values.shape[0], points)
-                grid.scatter_add_(1, index, values * (1 - fraction))
-                grid.scatter_add_(1, index + 1, values * fraction)
-                on_grid.append(torch.fft.rfft(torch.cat([grid, grid[:, 1:-1].flip(1)], 1)))
-            self._spectra[points] = (on_grid[0], on_grid[1])
+            index = place.long().clamp_(max=points - 2)
+            right = self._values * (place - index)
+            ring = right.new_zeros(self.rows, 2, 2 * (points - 1))
+            index = index.expand_as(right)
+            ring.scatter_add_(-1, index, self._values - right).scatter_add_(-1, index + 1, right)
+            ring[..., points:] = ring[..., 1 : points - 1].flip(-1)
+            ring[..., 0] *= self._ends
+            ring[..., points - 1] *= self._ends
+            self._spectra[points] = torch.fft.rfft(ring)
         return self._spectra[points]
+
+
+@lru_cache(maxsize=64)
+def _kernel(s: float, points: int, device: torch.device) -> Tensor:
+    """The Fourier transform of a Gaussian of bandwidth s, cut off at half the width of the grid."""
+    half = points // 2
+    step = torch.arange(half + 1, dtype=torch.float64, device=device) / (points - 1)
+    tail = torch.exp(-(step**2) / (2 * s * s)) / ((2 * torch.pi) ** 0.5 * s)
+    ring = tail.new_zeros(2 * (points - 1))
+    ring[: half + 1] = tail
+    ring[-half:] = tail[1:].flip(0)
+    spectrum: Tensor = torch.fft.rfft(ring).real
+    return spectrum.contiguous()
+
+
+@lru_cache(maxsize=64)
+def _mesh(size: int, points: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Where on the grid the smoothed values are looked at: the point to the left, and how far beyond it."""
+    place = torch.linspace(0, 1, size, dtype=torch.float64, device=device) * (points - 1)
+    index = place.long().clamp(max=points - 2)
+    return index, place - index
