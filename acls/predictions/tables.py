@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator
 from contextlib import ExitStack
-from itertools import islice
+from itertools import chain, islice
 from operator import itemgetter
 from typing import Any
 
@@ -100,44 +100,72 @@ class CsvFile(DataFile):
             raise InputError(f"{self.path} is not a text file with a header line: {error}") from error
         if not header:
             raise InputError(f"{self.path} is empty; a header line with the names of the columns is called for")
+        self._file, self._separator = file, separator
         self._header = [name.strip() for name in header]
-        self._rows = csv.reader(file, delimiter=separator)
         self.fields = {name: Field() for name in self._header}
 
     def n_rows(self, layout: Layout) -> None:
         return None
 
     def n_cells(self, layout: Layout) -> int:
-        return len(layout.roles.get("scores", layout.roles["labels"]))
+        return 8 * len(self._header)  # every column is read, and a number as text takes about eight times its room
 
     def blocks(self, layout: Layout, rows: int) -> Iterator[dict[str, list[Array]]]:
         done = 0
-        while True:
+        while lines := list(islice(self._file, rows)):
             try:
-                lines = [line for line in islice(self._rows, rows) if line]
+                block, n = self._parse(lines, layout, done)
             except (UnicodeDecodeError, csv.Error) as error:
-                raise InputError(f"{self.path}: line {self._rows.line_num + 1}: {error}") from error
-            if not lines:
-                return
-            for at, line in enumerate(lines):
-                if len(line) != len(self._header):
-                    raise InputError(
-                        f"{self.path}: row {done + at}: {len(line)} values for {len(self._header)} columns: "
-                        "the file is truncated or a value holds the separator"
-                    )
-            yield {
-                role: [self._values(lines, ref.name, done, text=role in ("group", "image")) for ref in refs]
-                for role, refs in layout.roles.items()
-            }
-            done += len(lines)
+                raise InputError(f"{self.path}: after row {done}: {error}") from error
+            if n:
+                yield block
+            done += n
 
-    def _values(self, lines: list[list[str]], name: str, first_row: int, *, text: bool) -> Array:
-        cells = list(map(itemgetter(self._header.index(name)), lines))
+    def _parse(self, lines: list[str], layout: Layout, done: int) -> tuple[dict[str, list[Array]], int]:
+        """The columns of each role in some lines, and how many rows that is."""
+        scores = [self._header.index(ref.name) for ref in layout.roles.get("scores", ())]
+        others = {role: refs[0].name for role, refs in layout.roles.items() if role != "scores"}
+        plain = not any('"' in line for line in lines)
+        if plain:
+            records = [line.rstrip("\r\n").split(self._separator) for line in lines if line.strip()]
+        else:
+            records = self._records(lines)
+        for at, record in enumerate(records):
+            if len(record) != len(self._header):
+                raise InputError(
+                    f"{self.path}: row {done + at}: {len(record)} values for {len(self._header)} columns: "
+                    "the file is truncated or a value holds the separator"
+                )
+        block = {role: [self._column(records, name, done, role)] for role, name in others.items()}
+        if not scores:
+            return block, len(records)
+        try:
+            if not plain:
+                raise ValueError
+            table = np.loadtxt(lines, delimiter=self._separator, usecols=scores, comments=None, ndmin=2)
+            block["scores"] = list(table.T)
+        except ValueError:  # the slow way finds the cell to blame
+            block["scores"] = [self._column(records, self._header[at], done, "scores") for at in scores]
+        return block, len(records)
+
+    def _records(self, lines: list[str]) -> list[list[str]]:
+        """Rows with quotes, which may hold line breaks: the last one may need more lines of the file."""
+        reader = csv.reader(chain(lines, self._file), delimiter=self._separator)
+        records = []
+        for record in reader:
+            if record:
+                records.append(record)
+            if reader.line_num >= len(lines):
+                break
+        return records
+
+    def _column(self, records: list[list[str]], name: str, first_row: int, role: str) -> Array:
+        cells = list(map(itemgetter(self._header.index(name)), records))
+        if role in ("group", "image"):  # text even where it looks like numbers: a later row may not
+            return np.array(cells)
         try:
             return np.array(list(map(float, cells)))
         except ValueError:
-            if text:
-                return np.array(cells)
             at = next(at for at, cell in enumerate(cells) if not _is_number(cell))
             what = f"is {cells[at]!r}, which is not a number" if cells[at].strip() else "is empty"
             raise InputError(f"{self.path}: row {first_row + at}: {name!r} {what}") from None

@@ -228,6 +228,18 @@ def test_text_may_hold_quotes_names_and_triples(tmp_path):
     assert p.group.tolist() == [0, 1, 0]
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3, 100])
+def test_a_quoted_text_may_hold_line_breaks_across_slices(tmp_path, rows):
+    path = tmp_path / "asked.csv"
+    path.write_text(
+        'q,p0,p1,labels,group\n"a\nb, ""c""",0.5,0.5,0,7\nplain,0.1,0.9,1,x\n"d\n\ne",0.2,0.8,1,7\nlast,1,0,0,y'
+    )
+    p = Predictions.concat(list(open_batches(path, rows=rows)))
+    assert p.scores.tolist() == [[0.5, 0.5], [0.1, 0.9], [0.2, 0.8], [1, 0]]
+    assert p.group_names == ("7", "x", "y")
+    assert p.group.tolist() == [0, 1, 0, 2]
+
+
 def test_slices_of_two_files_hold_the_same_rows(tmp_path):
     p, q = make(30, seed=1), make(30, seed=2)
     p.save(tmp_path / "p.parquet")
