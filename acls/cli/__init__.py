@@ -16,6 +16,9 @@ from acls.errors import InputError, MissingExtra
 COMMANDS = {
     "methods": "list every training method with its type, paper, year and defaults",
     "explain": "show the label that each method really trains towards",
+    "train": "train a network by a recipe, or go on with a run",
+    "predict": "write the predictions of a trained network",
+    "recipes": "list the recipes, or show one whole",
     "doctor": "say what looks wrong with a file of predictions",
 }
 
@@ -40,7 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     chosen = next((word for word in arguments if not word.startswith("-")), None)
     parser = _parser(chosen)
-    args = parser.parse_args(arguments)
+    args, args.rest = parser.parse_known_args(arguments)
+    if args.rest and not getattr(args, "takes_rest", False):
+        parser.error(f"unrecognized arguments: {' '.join(args.rest)}")
     if args.command is None:
         parser.print_help()
         return 0

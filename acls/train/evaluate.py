@@ -69,10 +69,13 @@ def mean_iou(confusion: Tensor, first: int = 0) -> float:
     return float((hits[first:] / union[first:].clamp(min=1))[seen].mean()) if bool(seen.any()) else 0.0
 
 
-def predict(session: Session, part: Part, *, pixels: int, meta: dict[str, str]) -> Predictions:
-    """The logits of a part in the order of its samples; of each label map, ``pixels`` labelled ones drawn at random."""
+def predict(session: Session, part: Part, *, pixels: int, meta: dict[str, str], passes: int = 0) -> Predictions:
+    """The logits of a part in the order of its samples; of each label map, ``pixels`` labelled ones drawn at random.
+
+    With ``passes``, log-probabilities averaged over so many passes with dropout.
+    """
     logits, labels, images = [], [], []
-    for z, y, index in session.outputs(part):
+    for z, y, index in session.outputs(part, passes=passes):
         if z.ndim > 2:
             z, y, index = _some_pixels(z, y, index, pixels, session.data.void)
         logits.append(z.cpu())
@@ -83,8 +86,9 @@ def predict(session: Session, part: Part, *, pixels: int, meta: dict[str, str]) 
     target = distributed.all_gather(torch.cat(labels) if labels else torch.zeros(0, dtype=torch.int64))
     image = distributed.all_gather(torch.cat(images) if images else torch.zeros(0, dtype=torch.int64))
     order = image.argsort(stable=True)
+    images_of_pixels = image[order] if session.data.segmentation else None
     return Predictions(
-        scores[order], target[order], "logits", image=image[order] if session.data.segmentation else None, meta=meta
+        scores[order], target[order], "log_probs" if passes else "logits", image=images_of_pixels, meta=meta
     )
 
 

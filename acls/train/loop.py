@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from acls import distributed
+from acls.data import DataOptions
 from acls.data.parts import Part, batches
 from acls.errors import InputError, suggest
 from acls.losses import Epoch
+from acls.predictions import Predictions
 from acls.recipes import Recipe
 from acls.storage import load_tensors, write_text
 from acls.train.checkpoint import load_state, save_state
@@ -91,6 +93,32 @@ def resume(path: str | Path, *, show: bool = True) -> Result:
         if folder.resume.exists():
             progressed = _restore(session, load_state(folder.resume))
         return _run(session, folder, progressed, show)
+
+
+def predict_run(
+    path: str | Path, *, part: str = "test", data: DataOptions | None = None, passes: int = 0
+) -> Predictions:
+    """The predictions of a run's best weights, or of the weights file named, on a part of its data or of other data.
+
+    With ``passes``, log-probabilities averaged over so many passes with dropout.
+    """
+    path = Path(path)
+    folder, recipe = open_run(path if path.is_dir() else path.parent)
+    weights = folder.best if path.is_dir() else path
+    tensors, meta = load_tensors(weights)
+    recipe = replace(recipe, data=data or recipe.data, limit_batches=None, ema=0.0)
+    recipe = replace(recipe, model=replace(recipe.model, pretrained=False, weights=None))
+    with _own_generator():
+        session = Session(recipe)
+        classes = json.loads(meta["classes"])
+        if len(classes) != session.data.n_classes:
+            raise InputError(
+                f"{weights} tells {len(classes)} classes apart, but {recipe.data.name} has {session.data.n_classes}"
+            )
+        session.judged.load_state_dict(tensors)
+        chosen = {"train": session.data.train, "val": session.data.val, "test": session.data.test}[part]
+        described = {"recipe": recipe.name, "loss": repr(session.loss), "part": part, **meta}
+        return predict(session, chosen, pixels=recipe.pixels, meta=described, passes=passes)
 
 
 def _run(session: Session, folder: RunFolder, at: Progressed, show: bool) -> Result:

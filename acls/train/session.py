@@ -19,6 +19,7 @@ from acls.data.parts import Batch, Data, Draw, Part, batches, in_order
 from acls.errors import InputError
 from acls.losses import REGISTRY, Loss, make_loss
 from acls.models import build_model
+from acls.models.heads import mc_log_probs
 from acls.recipes import LossOptions, OptimOptions, Recipe
 from acls.train.precision import make_fabric
 
@@ -102,8 +103,11 @@ class Session:
         hits = (logits.argmax(1) == y) & valid
         return torch.stack([total.double() * count, hits.sum(), valid.sum(), torch.tensor(count)])
 
-    def outputs(self, part: Part, *, model: nn.Module | None = None) -> Iterator[Batch]:
-        """Logits in float32, target and index of this process's share of a part, in eval mode, in order."""
+    def outputs(self, part: Part, *, model: nn.Module | None = None, passes: int = 0) -> Iterator[Batch]:
+        """Logits in float32, target and index of this process's share of a part, in eval mode, in order.
+
+        With ``passes``, log-probabilities averaged over so many passes with dropout instead of logits.
+        """
         model = self.judged if model is None else model
         model.eval()
         draws = in_order(part, self.recipe.eval_batch, first=distributed.rank(), step=distributed.world())
@@ -113,7 +117,8 @@ class Session:
             if x.ndim == 4:
                 x = x.contiguous(memory_format=torch.channels_last)
             with torch.no_grad(), self.fabric.autocast():
-                logits = model(x.to(self.fabric.device))
+                x = x.to(self.fabric.device)
+                logits = mc_log_probs(model, x, passes) if passes else model(x)
             yield logits.float(), y.to(self.fabric.device), index.to(self.fabric.device)
 
     def predict(self, split: str) -> Iterator[Batch]:

@@ -1,0 +1,51 @@
+"""Write the predictions of a trained network, for `acls evaluate`, `acls calibrate` and all that follows."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from acls.cli.settings import add_settings, settings_of
+from acls.data import DataOptions
+from acls.errors import InputError
+from acls.options import leaves, override
+
+EXAMPLE = """\
+examples:
+  acls predict runs/digits_cnn-ACLS-1 --out test.safetensors
+  acls predict runs/mine/last.safetensors --part val --out val.npz
+  acls predict runs/mine --data folder --root OTHER_IMAGES --out other.safetensors
+  acls predict runs/mine --mc-samples 20 --out dropout.safetensors
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument("source", metavar="RUN|CHECKPOINT", help="folder of a run, or a weights file in it")
+    parser.add_argument("--out", required=True, metavar="FILE", help=".safetensors, .npz or .parquet")
+    parser.add_argument("--part", choices=("train", "val", "test"), default="test", help="which part of the data")
+    parser.add_argument(
+        "--mc-samples", type=int, default=0, metavar="T", help="average T passes with dropout (MC dropout)"
+    )
+    add_settings(
+        parser, leaves(DataOptions, "data."), {"data": "data.name", "root": "data.root", "download": "data.download"}
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Predict and save."""
+    if args.mc_samples < 0:
+        raise InputError(f"--mc-samples is {args.mc_samples}, but 0 or more are called for")
+    from acls.train import open_run, predict_run
+
+    path = Path(args.source)
+    if not path.exists():
+        raise InputError(f"there is no run or checkpoint {path}")
+    _, recipe = open_run(path if path.is_dir() else path.parent)
+    given = {name.removeprefix("data."): value for name, value in settings_of(args).items()}
+    data = override(recipe.data, given)
+    predictions = predict_run(path, part=args.part, data=data, passes=args.mc_samples)
+    predictions.save(args.out)
+    accuracy = 100 * float(predictions.correct().float().mean())
+    print(f"{len(predictions):,} rows of {predictions.n_classes} classes, accuracy {accuracy:.2f} %: {args.out}")
+    return 0

@@ -1,0 +1,82 @@
+"""Train a network by a recipe and write a run: weights, metrics, predictions, figures. Or go on with one."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+
+from acls.cli.settings import add_settings, apply, read_loss_fields, settings_of
+from acls.errors import InputError
+from acls.options import leaves
+from acls.recipes import RECIPES, Recipe, find, load_recipe
+
+EXAMPLE = """\
+examples:
+  acls train digits_cnn --loss ACLS
+  acls train cifar10_mini --root cifar10_train.zip --loss ACLS --loss.margin 8
+  acls train cifar10_resnet50 --root DIR --loss MbLS --optim.lr 0.05 --epochs 10
+  acls train custom --root IMAGES --model timm/resnet18 --dry-run
+  acls train --config runs/mine/recipe.yaml --seed 2
+  acls train --resume runs/digits_cnn-ACLS-1
+
+--loss.FIELD VALUE sets a field of the loss; `acls methods` lists them. `acls recipes NAME` shows a recipe's settings.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument("recipe", nargs="?", metavar="RECIPE", help=f"one of {', '.join(RECIPES)}")
+    parser.add_argument("--config", metavar="FILE", help="start from a saved recipe, YAML or JSON, instead")
+    parser.add_argument("--resume", metavar="RUN", help="go on with the run in this folder, where its state was saved")
+    parser.add_argument("--out", metavar="RUN", help="folder of the run (default: runs/RECIPE-LOSS-SEED)")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, from a few timed steps, and stop")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    add_settings(parser, leaves(Recipe))
+    parser.set_defaults(takes_rest=True)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train, and print the numbers of the best checkpoint; 1 where training had to stop."""
+    given = settings_of(args)
+    if args.resume:
+        if args.recipe or args.config or given or args.rest:
+            raise InputError("--resume goes on with a run as it is: pass no recipe and no settings beside it")
+        return _train(None, args)
+    recipe = _chosen(args)
+    fields = read_loss_fields(args.rest, given.get("loss.name", recipe.loss.name))
+    return _train(apply(recipe, given, fields), args)
+
+
+def _chosen(args: argparse.Namespace) -> Recipe:
+    if args.recipe and args.config:
+        raise InputError("pass a recipe or --config, not both")
+    if args.config:
+        return load_recipe(args.config)
+    if not args.recipe:
+        raise InputError("which recipe? `acls recipes` lists them; digits_cnn needs no data")
+    return find(args.recipe)
+
+
+def _train(recipe: Recipe | None, args: argparse.Namespace) -> int:
+    from acls.train import TrainingStopped, fit, make_plan, resume
+
+    try:
+        if recipe is None:
+            result = resume(args.resume, show=not args.quiet)
+        elif args.dry_run:
+            print(make_plan(replace(recipe, log=())))
+            return 0
+        else:
+            result = fit(recipe, args.out, show=not args.quiet)
+    except TrainingStopped as error:
+        print(f"acls train: {error}", file=sys.stderr)
+        return 1
+    for part, numbers in (("validation", result.val), ("test", result.test)):
+        told = [f"accuracy {100 * numbers['accuracy']:.2f} %"]
+        if "miou" in numbers:
+            told.append(f"mIoU {100 * numbers['miou']:.2f} %")
+        told += [f"{name.upper()} {100 * numbers[name]:.2f} %" for name in ("ece", "aece")]
+        print(f"{part:<10}  {'  '.join(told)}  NLL {numbers['nll']:.4f}  n {numbers['n']:,}")
+    print(f"best epoch {result.best_epoch + 1}; the run is in {result.folder}")
+    return 0
