@@ -1,9 +1,22 @@
 """Metrics that merge: tallies of sums, and what each number is worth."""
 
 from acls.metrics.bins import Bins, Reliability
+from acls.metrics.classwise import ClassProbabilities, ClasswiseBins
+from acls.metrics.confusion import Confusion
 from acls.metrics.proper import Proper
 from acls.metrics.quantiles import Confidences
 from acls.metrics.suite import Suite
 from acls.metrics.tally import TALLIES, Tally
 
-__all__ = ["TALLIES", "Bins", "Confidences", "Proper", "Reliability", "Suite", "Tally"]
+__all__ = [
+    "TALLIES",
+    "Bins",
+    "ClassProbabilities",
+    "ClasswiseBins",
+    "Confidences",
+    "Confusion",
+    "Proper",
+    "Reliability",
+    "Suite",
+    "Tally",
+]

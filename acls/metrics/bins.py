@@ -65,6 +65,8 @@ class Bins(Tally):
     samples: Tensor
     confidence: Tensor
     right: Tensor
+    squares: Tensor
+    """Σ (confidence - hit)² over all samples: the Brier score of "my prediction is right"."""
 
     @classmethod
     def count(cls, batch: Batch, bins: int = BINS) -> Bins:
@@ -74,10 +76,12 @@ class Bins(Tally):
     @classmethod
     def sums(cls, index: Tensor, bins: int, confidence: Tensor, right: Tensor) -> Bins:
         """The sums over bins whose number is known for each sample."""
+        wide, hits = confidence.double(), right.double()
         return cls(
             torch.bincount(index, minlength=bins),
-            torch.bincount(index, weights=confidence.double(), minlength=bins),
-            torch.bincount(index, weights=right.double(), minlength=bins).long(),
+            torch.bincount(index, weights=wide, minlength=bins),
+            torch.bincount(index, weights=hits, minlength=bins).long(),
+            wide.sub_(hits).square_().sum() if wide is not confidence else (wide - hits).square_().sum(),
         )
 
     @property
@@ -135,6 +139,11 @@ class Bins(Tally):
         noise = accuracy * (1 - accuracy) / (self.samples - 1).clamp(min=1)
         squared = torch.where(self.samples > 1, self.gap**2 - noise, 0.0)
         return math.sqrt(max(0.0, float((self.samples * squared).sum()) / self.n))
+
+    @property
+    def top_brier(self) -> float:
+        """Mean (confidence - hit)²: the calibration part, `rmsce`², and the rest, refinement."""
+        return float(self.squares) / self.n if self.n else float("nan")
 
     def reliability(self) -> Reliability:
         """The rows of a reliability diagram."""

@@ -61,7 +61,7 @@ class Bounded:
 
 
 @dataclass(frozen=True, eq=False)
-class _Pairs(Tally):
+class PairTally(Tally):
     """Columns of (probability, event) pairs: one by one while at most `EXACT`, as a histogram beyond."""
 
     parts: tuple[Tensor, ...]
@@ -86,8 +86,9 @@ class _Pairs(Tally):
         return max(2, CELLS // self.columns // 2 * 2)
 
     def __add__(self, other: Tally) -> Self:
-        if not isinstance(other, type(self)):
+        if type(other) is not type(self):
             return NotImplemented
+        self._agree(other, except_for=("parts", "table", "in_table"))
         both = dataclasses.replace(self, parts=_join(self.parts + other.parts), in_table=self.in_table + other.in_table)
         if self.table is not None and other.table is not None:
             both = dataclasses.replace(both, table=self.table + other.table)
@@ -101,8 +102,7 @@ class _Pairs(Tally):
         device = self._device()
         total = int(all_reduce(torch.tensor(self.n, device=device)))
         if total * self.columns <= EXACT:
-            pairs = torch.cat(self.parts) if self.parts else torch.empty(0, self.columns, device=device)
-            return dataclasses.replace(self, parts=(all_gather(pairs.double()),))
+            return dataclasses.replace(self, parts=(all_gather(self._pairs().double()),))
         table = self._folded().table
         assert table is not None
         return dataclasses.replace(self, parts=(), table=all_reduce(table), in_table=total)
@@ -113,28 +113,30 @@ class _Pairs(Tally):
 
     def tensors(self) -> dict[str, Tensor]:
         if self.n * self.columns <= EXACT:
-            return {"parts": torch.cat(self.parts)}
+            return {"parts": self._pairs()}
         table = self._folded().table
         assert table is not None
         filled = table[0].flatten().nonzero()[:, 0]
         return {"cells": filled, "sums": table.flatten(1)[:, filled]}
 
     def settings(self) -> dict[str, Any]:
-        return {"columns": self.columns, "n": self.n, "cells": self.cells_a_column}
+        own = {name: getattr(self, name) for name in self._fields() if name not in ("parts", "table", "in_table")}
+        return {**own, "in_table": self.n if self.n * self.columns > EXACT else 0, "cells": self.cells_a_column}
 
     @classmethod
     def restore(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Self:
+        own = dict(settings)
+        columns, cells = own["columns"], own.pop("cells")
         if "parts" in tensors:
-            return cls((tensors["parts"],), settings["columns"])
-        sums = tensors["sums"]
-        table = sums.new_zeros(3, settings["columns"] * settings["cells"])
-        table[:, tensors["cells"]] = sums
-        return cls((), settings["columns"], table.view(3, settings["columns"], -1), settings["n"])
+            return cls(parts=(tensors["parts"],), **own)
+        table = tensors["sums"].new_zeros(3, columns * cells)
+        table[:, tensors["cells"]] = tensors["sums"]
+        return cls(parts=(), table=table.view(3, columns, cells), **own)
 
     def cells(self) -> Cells:
         """The samples in order: a cell each while they are kept one by one, with ties sharing their hits equally."""
         if self.n * self.columns <= EXACT:
-            return _sorted_cells(torch.cat(self.parts).T.contiguous())
+            return _sorted_cells(self._pairs().T.contiguous())
         table = self._folded().table
         assert table is not None
         used = (table[0] > 0).any(0)  # cells that no column uses only cost time
@@ -142,8 +144,14 @@ class _Pairs(Tally):
         count, probability, event = table[..., used]
         return Cells(count, probability, event, lower, upper)
 
+    def _pairs(self) -> Tensor:
+        if len(self.parts) == 1:
+            return self.parts[0]
+        return torch.cat(self.parts) if self.parts else torch.empty(0, self.columns, device=self._device())
+
     def _device(self) -> torch.device:
-        return self.parts[0].device if self.parts or self.table is None else self.table.device
+        holders = (*self.parts, self.table)
+        return next((tensor.device for tensor in holders if tensor is not None), torch.device("cpu"))
 
     def _settle(self) -> Self:
         """Move pairs to the histogram once there are too many: few and large moves, as each touches every cell."""
@@ -154,15 +162,14 @@ class _Pairs(Tally):
         """Everything in the histogram."""
         if not self.parts and self.table is not None:
             return self
-        pairs = torch.cat(self.parts) if len(self.parts) != 1 else self.parts[0]
-        table = _histogram(pairs, self.cells_a_column)
+        table = _histogram(self._pairs(), self.cells_a_column)
         if self.table is not None:
             table += self.table
         return dataclasses.replace(self, parts=(), table=table, in_table=self.n)
 
 
 @dataclass(frozen=True, eq=False)
-class Confidences(_Pairs):
+class Confidences(PairTally):
     """The confidence of every sample and whether it was right: what equal-mass bins, KS, SmoothECE and AURC need."""
 
     @classmethod

@@ -9,7 +9,7 @@ import dataclasses
 import json
 import os
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -40,7 +40,8 @@ class Tally:
     """Whether the sums need the scores of every class; triples of (confidence, predicted, label) will not do."""
 
     def __init_subclass__(cls) -> None:
-        TALLIES[cls.__name__] = cls
+        if cls.count is not Tally.count:  # not what only others build upon
+            TALLIES[cls.__name__] = cls
 
     @classmethod
     def count(cls, batch: Batch) -> Self:
@@ -62,21 +63,25 @@ class Tally:
     def __add__(self, other: Tally) -> Self:
         if type(other) is not type(self):
             return NotImplemented
-        merged = {}
-        for field in dataclasses.fields(self):
-            mine, theirs = getattr(self, field.name), getattr(other, field.name)
-            if (isinstance(mine, Tensor) and isinstance(theirs, Tensor)) or isinstance(
-                mine, Tally
-            ) is not None is not theirs:
-                merged[field.name] = mine + theirs
-            elif mine == theirs:
-                merged[field.name] = mine
-            else:
+        sums = [name for name in self._fields() if _is_sum(getattr(self, name)) and _is_sum(getattr(other, name))]
+        self._agree(other, except_for=sums)
+        for name in sums:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if isinstance(mine, Tensor) and mine.shape != theirs.shape:
                 raise InputError(
-                    f"cannot add two {type(self).__name__}: {field.name} is {_show(mine)} in one, {_show(theirs)} "
+                    f"cannot add two {type(self).__name__}: {name} has shape {tuple(mine.shape)} in one, "
+                    f"{tuple(theirs.shape)} in the other; count both with the same number of bins and classes"
+                )
+        return dataclasses.replace(self, **{name: getattr(self, name) + getattr(other, name) for name in sums})
+
+    def _agree(self, other: Tally, *, except_for: Iterable[str]) -> None:
+        for name in self._fields():
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if name not in except_for and (_is_sum(mine) or _is_sum(theirs) or mine != theirs):
+                raise InputError(
+                    f"cannot add two {type(self).__name__}: {name} is {_show(mine)} in one, {_show(theirs)} "
                     "in the other; count both with the same settings"
                 )
-        return type(self)(**merged)
 
     def __radd__(self, other: object) -> Self:
         if other == 0:  # where sum() starts
@@ -91,35 +96,32 @@ class Tally:
         """The same sums on another device."""
         return self._map(lambda part: part.to(device))
 
-    def _map(self, function: Any) -> Self:
-        changed = {
-            field.name: function(value)
-            for field in dataclasses.fields(self)
-            if isinstance(value := getattr(self, field.name), Tensor | Tally)
-        }
-        return dataclasses.replace(self, **changed)
+    def _fields(self) -> list[str]:
+        return [field.name for field in dataclasses.fields(self)]
+
+    def _map(self, function: Callable[[Any], Any]) -> Self:
+        sums = {name: value for name in self._fields() if _is_sum(value := getattr(self, name))}
+        return dataclasses.replace(self, **{name: function(value) for name, value in sums.items()})
 
     def tensors(self) -> dict[str, Tensor]:
         """The sums by name; those of a tally within this one have its name and a dot before theirs."""
         flat: dict[str, Tensor] = {}
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
+        for name in self._fields():
+            value = getattr(self, name)
             if isinstance(value, Tensor):
-                flat[field.name] = value
+                flat[name] = value
             elif isinstance(value, Tally):
-                flat |= {f"{field.name}.{name}": tensor for name, tensor in value.tensors().items()}
+                flat |= {f"{name}.{inner}": tensor for inner, tensor in value.tensors().items()}
         return flat
 
     def settings(self) -> dict[str, Any]:
         """What is not a sum, by name, ready for JSON; a tally within this one is a dict of its own."""
-        plain: dict[str, Any] = {}
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, Tally):
-                plain[field.name] = value.settings()
-            elif not isinstance(value, Tensor):
-                plain[field.name] = value
-        return plain
+        values = {name: getattr(self, name) for name in self._fields()}
+        return {
+            name: value.settings() if isinstance(value, Tally) else value
+            for name, value in values.items()
+            if not isinstance(value, Tensor)
+        }
 
     @classmethod
     def restore(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Self:
@@ -190,4 +192,8 @@ def _tally_type(hint: Any) -> type[Tally] | None:
 
 
 def _show(value: object) -> str:
-    return "absent" if value is None else "present" if isinstance(value, Tensor | Tally) else repr(value)
+    return "absent" if value is None else "present" if _is_sum(value) else repr(value)
+
+
+def _is_sum(value: object) -> bool:
+    return isinstance(value, Tensor | Tally)
