@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 class Table:
     """A header and rows of cells; the first column is names, the others are numbers and stand at the right.
 
+    ``align`` says otherwise, a letter a column from the left: "ll" for two columns of names.
+
     >>> print(Table(["net", "ECE %"], [["resnet20", "5.32"], ["resnet110", "12.10"]]).text())
     net        ECE %
     resnet20    5.32
@@ -18,6 +20,7 @@ class Table:
 
     header: Sequence[str]
     rows: list[Sequence[str]] = field(default_factory=list)
+    align: str = "l"
 
     def add(self, *cells: str) -> None:
         """Append a row; it may be shorter than the header."""
@@ -29,8 +32,8 @@ class Table:
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         return "\n".join(
             "  ".join(
-                cell.rjust(width) if at else cell.ljust(width)
-                for at, (cell, width) in enumerate(zip(line, widths, strict=True))
+                cell.ljust(width) if side == "l" else cell.rjust(width)
+                for side, cell, width in zip(self._sides(), line, widths, strict=True)
             ).rstrip()
             for line in lines
         )
@@ -38,8 +41,11 @@ class Table:
     def markdown(self) -> str:
         """A GitHub-flavoured Markdown table."""
         header, *rows = ([cell.replace("|", "\\|") for cell in line] for line in self._full_rows())
-        rule = ["---"] + ["---:"] * (len(header) - 1)
+        rule = ["---" if side == "l" else "---:" for side in self._sides()]
         return "\n".join(f"| {' | '.join(line)} |" for line in [header, rule, *rows])
+
+    def _sides(self) -> str:
+        return self.align.ljust(len(self.header), "r")
 
     def _full_rows(self) -> list[list[str]]:
         n = len(self.header)

@@ -1,0 +1,128 @@
+"""Show the label that each method really trains towards, at given logits and a true class.
+
+The gradient of a loss is softmax(z) minus a label. For cross-entropy that is the one-hot label; every other method
+smooths it: it lowers the label at a pivot class (the predicted class ŷ or the true class y) by f where its indicator C
+holds, and raises it at the other classes. Methods that look at the whole batch see a batch of this one sample.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from acls.errors import InputError
+
+if TYPE_CHECKING:
+    from acls.losses import Loss
+
+EXAMPLE = """\
+examples:
+  acls explain
+  acls explain --logits 9,2,1,-3 --label 0
+  acls explain --logits=-1,2,8 --label 2 --methods "CE, MbLS(margin=6), ACLS(margin=6), ACLS(margin=6, form=released)"
+  acls explain --figure figure1.png
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--logits", metavar="Z1,Z2,...", default="9,2,1,-3", help="the logits, separated by commas")
+    parser.add_argument("--label", type=int, default=0, metavar="Y", help="the true class, counted from 0")
+    parser.add_argument("--methods", default="all", help='"paper", "all", or methods as in "CE, ACLS(margin=6)"')
+    parser.add_argument("--figure", metavar="FILE", help="draw the paper's Figure 1 to a png, svg or pdf file instead")
+    parser.add_argument("--json", action="store_true", help="print one JSON object, by method")
+
+
+def run(args: argparse.Namespace) -> None:
+    try:
+        logits = [float(z) for z in args.logits.split(",")]
+    except ValueError:
+        raise InputError(f"--logits {args.logits!r}: numbers separated by commas are called for") from None
+    if len(logits) < 2 or not 0 <= args.label < len(logits):
+        raise InputError(f"--label {args.label}: {len(logits)} logits call for a class from 0 to {len(logits) - 1}")
+    if args.figure:
+        _draw(args, logits)
+        return
+    from acls.losses.naming import parse_losses
+
+    rows = [_explain(loss, logits, args.label) for loss in parse_losses(args.methods)]
+    if args.json:
+        import json
+
+        print(json.dumps({row.pop("method"): row for row in rows}, indent=2))
+    else:
+        _print(rows, logits, args.label)
+
+
+def _explain(loss: Loss, logits: list[float], label: int) -> dict[str, object]:
+    import torch
+
+    from acls.losses import effective_label
+
+    z, y = torch.tensor([logits], dtype=torch.float64), torch.tensor([label])
+    loss.prepare(n_train=1, n_classes=len(logits))
+    index = {"index": torch.tensor([0])} if loss.needs_index else {}
+    aims_at = effective_label(loss.double(), z, y, **index)[0]
+    row: dict[str, object] = {"method": repr(loss), "type": loss.about.kind, "label": aims_at.tolist()}
+    row["sum"] = float(aims_at.sum())
+    row["sums_to_one"] = abs(float(aims_at.sum()) - 1) < 1e-9
+    rule = loss.rule(len(logits))
+    if rule is not None:
+        from acls.losses.smoothing import View
+
+        at = View(z, y)
+        pivot = int(at.predicted) if rule.pivot == "predicted" else label
+        sides = [rule.down if k == pivot else rule.up for k in range(len(logits))]
+        row["pivot"] = pivot
+        row["f"] = [float(side.f(at).expand_as(z)[0, k]) for k, side in enumerate(sides)]
+        row["C"] = [int(side.when(at).expand_as(z)[0, k]) for k, side in enumerate(sides)]
+        row["formula"] = {
+            "pivot": "ŷ" if rule.pivot == "predicted" else "y",
+            "f at the pivot": rule.down.formula,
+            "C at the pivot": rule.down.condition,
+            "f elsewhere": rule.up.formula,
+            "C elsewhere": rule.up.condition,
+        }
+    return row
+
+
+def _print(rows: list[dict[str, object]], logits: list[float], label: int) -> None:
+    import torch
+
+    from acls.report.tables import Table
+
+    p = torch.tensor(logits, dtype=torch.float64).softmax(0)
+    classes = range(len(logits))
+    print(f"Logits {', '.join(f'{z:g}' for z in logits)}; true class {label}, predicted {int(p.argmax())}.\n")
+    table = Table(["trains towards", *(f"class {k}" for k in classes), "sum"])
+    table.add("(softmax)", *(f"{value:.4f}" for value in p.tolist()), "1")
+    for row in rows:
+        told = "1" if row["sums_to_one"] else f"{row['sum']:.4f} !"
+        table.add(str(row["method"]), *(f"{value:.4f}" for value in row["label"]), told)  # type: ignore[attr-defined]
+    print(table.text())
+    if not all(row["sums_to_one"] for row in rows):
+        print("! sums to something else: the gradient does not sum to zero over the classes, and the logits can drift.")
+    print("\nThe label is lowered by f C at the pivot class and raised by f C at the others:\n")
+    header = ["method", "pivot", *(f"f, C {k}" for k in classes), "f at the pivot", "f elsewhere"]
+    table = Table(header, align="ll" + "r" * len(logits) + "ll")
+    for row in rows:
+        formula = row.get("formula")
+        if isinstance(formula, dict):
+            pairs = [f"{f:.4f}, {c}" for f, c in zip(row["f"], row["C"], strict=True)]  # type: ignore[call-overload]
+            sides = [
+                f"{formula[f'f {where}']} if {formula[f'C {where}']}".removesuffix(" if 1")
+                for where in ("at the pivot", "elsewhere")
+            ]
+            table.add(str(row["method"]), f"{formula['pivot']} = {row['pivot']}", *pairs, *sides)
+    print(table.text())
+    without = [str(row["method"]) for row in rows if "formula" not in row]
+    if without:
+        print(f"\nNot functions of one sample, so without a row here: {', '.join(without)}.")
+
+
+def _draw(args: argparse.Namespace, logits: list[float]) -> None:
+    from acls.report.figures.smoothing import DEFAULT_LOGITS, figure
+    from acls.report.figures.style import save
+
+    given = args.logits != "9,2,1,-3"
+    save(figure(logits, args.label) if given else figure(DEFAULT_LOGITS), args.figure)
+    print(f"drawn to {args.figure}")

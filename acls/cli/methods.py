@@ -1,0 +1,45 @@
+"""List every training method: its type in the paper's terms, where it comes from, and its fields with their defaults.
+
+AR smooths adaptively, CR under a condition, ACR both; the others change the data term itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+EXAMPLE = """\
+examples:
+  acls methods
+  acls methods --json
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object, by method")
+
+
+def run(args: argparse.Namespace) -> None:
+    import dataclasses
+    import json
+
+    from acls.losses import REGISTRY, Loss
+    from acls.report.tables import Table
+
+    common = {field.name for field in dataclasses.fields(Loss)}  # type: ignore[arg-type]
+    described = {}
+    for name, kind in REGISTRY.items():
+        fields = {field: value for field, value in kind().settings().items() if field not in common}
+        described[name] = {**dataclasses.asdict(kind.about), "fields": fields}
+    if args.json:
+        print(json.dumps(described, indent=2))
+        return
+    table = Table(["method", "type", "title", "authors", "venue", "fields"], align="llllll")
+    for name, about in described.items():
+        fields = ", ".join(f"{field}={_short(value)}" for field, value in about["fields"].items())
+        table.add(name, about["kind"], about["title"], about["authors"], f"{about['venue']} {about['year']}", fields)
+    print(table.text())
+    print("\nEvery method also takes ignore_index, reduction and class_weight.")
+
+
+def _short(value: object) -> str:
+    return f"{value['name']}()" if isinstance(value, dict) else repr(value)

@@ -1,0 +1,104 @@
+"""The paper's Figure 1: which label each kind of method trains towards, and the parabola of MDCA and CRL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from acls.losses import ACLS, CRL, MDCA, LabelSmoothing, Loss, MbLS, effective_label
+from acls.report.figures.style import PALETTE, SMALL, canvas, tidy
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+DEFAULT_LOGITS = (3.0, 0.0, -2.0, 7.0)
+
+
+@dataclass(frozen=True)
+class SmoothingBehaviour:
+    """What the figure shows: a prediction, its label, and the labels and smoothing amounts of the methods."""
+
+    probabilities: list[float]
+    onehot: list[float]
+    labels: dict[str, list[float]]
+    confidence: list[float]
+    lowered: dict[str, list[float]]
+    """By method: what the predicted class's label is lowered by, at each ``confidence``."""
+
+
+def prepare(logits: Sequence[float] = DEFAULT_LOGITS, label: int | None = None) -> SmoothingBehaviour:
+    """Compute the labels by autograd, for an overconfident prediction: by default, of a correct one.
+
+    MDCA sees the prediction in a batch where its class is predicted more often than it occurs, CRL beside a sample that
+    was more often correct: the cases in which they act, and those of the paper.
+    """
+    z = torch.tensor(list(logits), dtype=torch.float64)
+    y = int(z.argmax()) if label is None else label
+    k = len(z)
+    methods: dict[str, Loss] = {
+        "LS": LabelSmoothing(epsilon=0.2),
+        "AR (MDCA)": MDCA(),
+        "CR (MbLS)": MbLS(weight=0.2, margin=6.0),
+        "ACR (CRL)": CRL(),
+        "ACLS": ACLS(margin=6.0, lambda1=0.03, lambda2=0.05),
+    }
+    labels = {name: smoothed_label(loss, z, y).tolist() for name, loss in methods.items()}
+    confidence = torch.linspace(1 / k + 0.01, 0.9999, 60, dtype=torch.float64)
+    lowered: dict[str, list[float]] = {}
+    for name in ("AR (MDCA)", "ACR (CRL)", "ACLS"):
+        amounts = []
+        for r in confidence:
+            rest = (1 - r).log() - torch.log(torch.tensor(k - 1.0))
+            at = torch.full((k,), float(rest), dtype=torch.float64).index_fill(0, torch.tensor([0]), float(r.log()))
+            amounts.append(float(1 - smoothed_label(methods[name], at, 0)[0]))
+        lowered[name] = amounts
+    onehot = [float(c == y) for c in range(k)]
+    return SmoothingBehaviour(z.softmax(0).tolist(), onehot, labels, confidence.tolist(), lowered)
+
+
+def smoothed_label(loss: Loss, z: Tensor, y: int) -> Tensor:
+    """Return the label ``(K,)`` that a method trains a prediction towards, in a batch and with a past in which it acts."""
+    k = len(z)
+    loss.prepare(n_train=k, n_classes=k)
+    if isinstance(loss, CRL):
+        loss.history.hits[1:] = 1.0
+        loss.history.epochs.fill_(1)
+    batch = z.expand(k, k)
+    classes = (torch.arange(k) + y) % k  # the first is the sample itself; the classes occur once each
+    index = torch.arange(k) if loss.needs_index else None
+    extra = {} if index is None else {"index": index}
+    return effective_label(loss, batch, classes, **extra)[0]
+
+
+def draw(data: SmoothingBehaviour, axes: Sequence[Axes]) -> None:
+    """Draw the panels on eight axes: p, q, the five methods' labels, and the smoothing against the confidence."""
+    panels = {"Probabilities p": data.probabilities, "Label q": data.onehot, **data.labels}
+    for at, (ax, (title, values)) in enumerate(zip(axes, panels.items(), strict=False)):
+        classes = range(1, len(values) + 1)
+        ax.bar(classes, values, color=PALETTE[0] if at < 2 else PALETTE[2], width=0.7)
+        if at >= 2:
+            ax.bar(classes, data.onehot, fill=False, edgecolor=PALETTE[6], linewidth=0.6, linestyle="--", width=0.7)
+        ax.set_title(f"({chr(97 + at)}) {title}", fontsize=SMALL + 1)
+        ax.axhline(0, color=PALETTE[6], linewidth=0.5)
+        ax.set_ylim(min(0, *values) - 0.02, 1.08)
+        ax.set_xticks(list(classes))
+        tidy(ax)
+    last = axes[len(panels)]
+    for colour, (name, amounts) in zip(PALETTE, data.lowered.items(), strict=False):
+        last.plot(data.confidence, amounts, color=colour, label=name, linewidth=1.2)
+    last.set_title(f"({chr(97 + len(panels))}) Label of ŷ lowered by", fontsize=SMALL + 1)
+    last.set_xlabel("confidence", fontsize=SMALL)
+    last.legend(fontsize=SMALL - 1, frameon=False)
+    tidy(last)
+
+
+def figure(logits: Sequence[float] = DEFAULT_LOGITS, label: int | None = None) -> Figure:
+    """Return the whole figure."""
+    drawn, axes = canvas(2, 4, width=7.2, height=3.6)
+    draw(prepare(logits, label), axes)
+    return drawn

@@ -1,0 +1,41 @@
+"""What the figures share: colours that the colour-blind tell apart, and sizes that read well at one column."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from acls.errors import require
+from acls.storage import atomic_write
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's palette, ordered so that neighbours differ in lightness too.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+COLUMN_INCHES = 3.5
+SMALL = 7
+
+
+def canvas(
+    rows: int = 1, columns: int = 1, *, width: float = COLUMN_INCHES, height: float = COLUMN_INCHES
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure of its own, outside of pyplot's state, and its axes row by row."""
+    figure_module = require("matplotlib.figure", extra="plot")
+    figure: Figure = figure_module.Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False)
+    return figure, list(axes.flat)
+
+
+def tidy(ax: Axes) -> None:
+    """Take the frame's upper and right side away and make the ticks' labels small."""
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.tick_params(labelsize=SMALL)
+
+
+def save(figure: Figure, path: str | Path) -> None:
+    """Write a figure as the file's ending says: png, svg or pdf."""
+    path = Path(path)
+    with atomic_write(path) as temporary:
+        figure.savefig(temporary, format=path.suffix.removeprefix(".").lower() or "png", dpi=200)
