@@ -25,6 +25,7 @@ examples:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
     parser.add_argument("--logits", metavar="Z1,Z2,...", default="9,2,1,-3", help="the logits, separated by commas")
     parser.add_argument("--label", type=int, default=0, metavar="Y", help="the true class, counted from 0")
     parser.add_argument("--methods", default="all", help='"paper", "all", or methods as in "CE, ACLS(margin=6)"')
@@ -33,6 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    """Print the tables, or draw the figure."""
     try:
         logits = [float(z) for z in args.logits.split(",")]
     except ValueError:
@@ -60,8 +62,9 @@ def _explain(loss: Loss, logits: list[float], label: int) -> dict[str, object]:
 
     z, y = torch.tensor([logits], dtype=torch.float64), torch.tensor([label])
     loss.prepare(n_train=1, n_classes=len(logits))
-    index = {"index": torch.tensor([0])} if loss.needs_index else {}
-    aims_at = effective_label(loss.double(), z, y, **index)[0]
+    index = torch.tensor([0]) if loss.needs_index else None
+    # Rounding to what a float64 softmax is worth also turns -0.0000 into 0.0000.
+    aims_at = effective_label(loss.double(), z, y, index=index)[0].round(decimals=12) + 0.0
     row: dict[str, object] = {"method": repr(loss), "type": loss.about.kind, "label": aims_at.tolist()}
     row["sum"] = float(aims_at.sum())
     row["sums_to_one"] = abs(float(aims_at.sum()) - 1) < 1e-9
@@ -73,7 +76,7 @@ def _explain(loss: Loss, logits: list[float], label: int) -> dict[str, object]:
         pivot = int(at.predicted) if rule.pivot == "predicted" else label
         sides = [rule.down if k == pivot else rule.up for k in range(len(logits))]
         row["pivot"] = pivot
-        row["f"] = [float(side.f(at).expand_as(z)[0, k]) for k, side in enumerate(sides)]
+        row["f"] = [float(side.f(at).expand_as(z)[0, k].round(decimals=12) + 0.0) for k, side in enumerate(sides)]
         row["C"] = [int(side.when(at).expand_as(z)[0, k]) for k, side in enumerate(sides)]
         row["formula"] = {
             "pivot": "ŷ" if rule.pivot == "predicted" else "y",
@@ -101,6 +104,11 @@ def _print(rows: list[dict[str, object]], logits: list[float], label: int) -> No
     print(table.text())
     if not all(row["sums_to_one"] for row in rows):
         print("! sums to something else: the gradient does not sum to zero over the classes, and the logits can drift.")
+    without = [str(row["method"]) for row in rows if "formula" not in row]
+    if without:
+        print(f"\nNot functions of one sample, so without a row here: {', '.join(without)}.")
+    if len(without) == len(rows):
+        return
     print("\nThe label is lowered by f C at the pivot class and raised by f C at the others:\n")
     header = ["method", "pivot", *(f"f, C {k}" for k in classes), "f at the pivot", "f elsewhere"]
     table = Table(header, align="ll" + "r" * len(logits) + "ll")
@@ -114,9 +122,6 @@ def _print(rows: list[dict[str, object]], logits: list[float], label: int) -> No
             ]
             table.add(str(row["method"]), f"{formula['pivot']} = {row['pivot']}", *pairs, *sides)
     print(table.text())
-    without = [str(row["method"]) for row in rows if "formula" not in row]
-    if without:
-        print(f"\nNot functions of one sample, so without a row here: {', '.join(without)}.")
 
 
 def _draw(args: argparse.Namespace, logits: list[float]) -> None:

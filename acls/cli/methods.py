@@ -15,28 +15,32 @@ examples:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
     parser.add_argument("--json", action="store_true", help="print one JSON object, by method")
 
 
 def run(args: argparse.Namespace) -> None:
+    """Print the list."""
     import dataclasses
     import json
 
     from acls.losses import REGISTRY, Loss
     from acls.report.tables import Table
 
-    common = {field.name for field in dataclasses.fields(Loss)}  # type: ignore[arg-type]
-    described = {}
-    for name, kind in REGISTRY.items():
-        fields = {field: value for field, value in kind().settings().items() if field not in common}
-        described[name] = {**dataclasses.asdict(kind.about), "fields": fields}
+    common = {field.name for field in dataclasses.fields(Loss)}
+    settings = {
+        name: {field: value for field, value in kind().settings().items() if field not in common}
+        for name, kind in REGISTRY.items()
+    }
     if args.json:
-        print(json.dumps(described, indent=2))
+        about = {name: {**dataclasses.asdict(kind.about), "fields": settings[name]} for name, kind in REGISTRY.items()}
+        print(json.dumps(about, indent=2))
         return
     table = Table(["method", "type", "title", "authors", "venue", "fields"], align="llllll")
-    for name, about in described.items():
-        fields = ", ".join(f"{field}={_short(value)}" for field, value in about["fields"].items())
-        table.add(name, about["kind"], about["title"], about["authors"], f"{about['venue']} {about['year']}", fields)
+    for name, kind in REGISTRY.items():
+        fields = ", ".join(f"{field}={_short(value)}" for field, value in settings[name].items())
+        venue = f"{kind.about.venue} {kind.about.year}"
+        table.add(name, kind.about.kind, kind.about.title, kind.about.authors, venue, fields)
     print(table.text())
     print("\nEvery method also takes ignore_index, reduction and class_weight.")
 

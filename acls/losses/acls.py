@@ -116,41 +116,42 @@ class ACLS(Regularized):
         def slope(excess: Tensor, weight: float) -> Tensor:
             return 2 * weight * excess if term.power == 2 else torch.full_like(excess, weight)
 
-        def others(at: View) -> Tensor:
-            return slope(at.gap - self.margin, term.up)
-
-        def others_when(at: View) -> Tensor:
-            return at.gap > self.margin if term.clipped else always(at)
-
         def lead(at: View) -> Tensor:
             return (at.z.amax(1, keepdim=True) if term.from_zero else at.gap.amax(1, keepdim=True)) - self.margin
 
-        def predicted(at: View) -> Tensor:
-            pull = torch.where((lead(at) > 0) | (not term.clipped), slope(lead(at), term.down), 0.0)
+        def exceeds(at: View) -> Tensor:
+            return (lead(at) > 0).expand_as(at.z) if term.clipped else always(at)
+
+        def others_exceed(at: View) -> Tensor:
+            return at.gap > self.margin if term.clipped else always(at)
+
+        def lowered(at: View) -> Tensor:
+            amount = slope(lead(at), term.down)
             if term.from_zero:
-                pull = pull * (at.gap == 0).sum(1, keepdim=True)
+                amount = amount * (at.gap == 0).sum(1, keepdim=True)
             if not term.stopped:
-                by_others = torch.where(others_when(at), others(at), 0.0).scatter(1, at.predicted, 0.0)
-                pull = pull + by_others.sum(1, keepdim=True)
-            return pull.expand_as(at.z)
+                by_others = torch.where(others_exceed(at), slope(at.gap - self.margin, term.up), 0.0)
+                amount = amount + by_others.scatter(1, at.predicted, 0.0).sum(1, keepdim=True)
+            return amount.expand_as(at.z)
 
         def raised(at: View) -> Tensor:
-            amount = torch.where(others_when(at), others(at), 0.0)
-            if term.stopped or term.from_zero:
+            amount = slope(at.gap - self.margin, term.up)
+            if term.stopped:
                 return amount
-            own = torch.where((lead(at) > 0) | (not term.clipped), slope(lead(at), term.down), 0.0)
-            return amount + torch.where(at.is_lowest, own, 0.0)
+            return amount + torch.where(at.is_lowest, slope(lead(at), term.down), 0.0)
 
         floor = "" if term.from_zero else " - min z"
         return self.rule_on_cross_entropy(
             Rule(
                 down=Side(
-                    predicted,
+                    lowered,
+                    when=exceeds,
                     formula=_formula("λ1", f"z_ŷ{floor}", term) + ("" if term.stopped else " + Σ_j f_j C_j"),
                     condition=f"z_ŷ{floor} > M" if term.clipped else "1",
                 ),
                 up=Side(
                     raised,
+                    when=others_exceed,
                     formula=_formula("λ2/(K-1)" if FORMS[self.form].averaged else "λ2", "z_ŷ - z_j", term)
                     + ("" if term.stopped else ", and at min z the λ1 term"),
                     condition="z_ŷ - z_j > M" if term.clipped else "1",

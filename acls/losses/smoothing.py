@@ -123,13 +123,19 @@ class Rule:
 
 
 def effective_label(
-    loss: Callable[..., Tensor], logits: Tensor, target: Tensor, *, reduction: str | None = None, **kwargs: Any
+    loss: Callable[..., Tensor],
+    logits: Tensor,
+    target: Tensor,
+    *,
+    index: Tensor | None = None,
+    reduction: str | None = None,
 ) -> Tensor:
     """Return the label that ``loss`` really trains towards: softmax(z) - dL/dz a position, of the logits' shape.
 
     ``loss`` is any callable of logits and target, also one's own. ``reduction`` says whether it averages over
     positions ("mean") or adds them up ("sum"); without it the loss's own field counts, and "mean" where it has none.
-    Positions whose label is the loss's ``ignore_index`` are not counted in that mean. Other arguments go to the loss.
+    Positions whose label is the loss's ``ignore_index`` are not counted in that mean. ``index`` goes to losses that
+    remember samples.
 
     >>> effective_label(torch.nn.CrossEntropyLoss(label_smoothing=0.1), torch.tensor([[3.0, 0.0]]), torch.tensor([0]))
     tensor([[0.9500, 0.0500]])
@@ -138,7 +144,7 @@ def effective_label(
     check_logits(logits)
     z = logits.detach().clone().requires_grad_()
     with torch.enable_grad():
-        value = loss(z, target, **kwargs)
+        value = loss(z, target) if index is None else loss(z, target, index)
     (gradient,) = torch.autograd.grad(value.sum(), z, materialize_grads=True)
     if reduction == "mean":
         at = flatten(z.detach(), target, ignore_index=getattr(loss, "ignore_index", IGNORE_INDEX))

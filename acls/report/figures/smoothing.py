@@ -26,9 +26,12 @@ class SmoothingBehaviour:
     probabilities: list[float]
     onehot: list[float]
     labels: dict[str, list[float]]
+    gap: list[float]
+    """How far the predicted class's logit leads all the others, which are equal."""
     confidence: list[float]
+    """The confidence at each gap."""
     lowered: dict[str, list[float]]
-    """By method: what the predicted class's label is lowered by, at each ``confidence``."""
+    """By method: what the predicted class's label is lowered by, at each gap."""
 
 
 def prepare(logits: Sequence[float] = DEFAULT_LOGITS, label: int | None = None) -> SmoothingBehaviour:
@@ -43,26 +46,25 @@ def prepare(logits: Sequence[float] = DEFAULT_LOGITS, label: int | None = None) 
     methods: dict[str, Loss] = {
         "LS": LabelSmoothing(epsilon=0.2),
         "AR (MDCA)": MDCA(),
-        "CR (MbLS)": MbLS(weight=0.2, margin=6.0),
+        "CR (MbLS)": MbLS(weight=0.4, margin=6.0),
         "ACR (CRL)": CRL(),
-        "ACLS": ACLS(margin=6.0, lambda1=0.03, lambda2=0.05),
+        "ACR (ACLS)": ACLS(margin=6.0, lambda1=0.03, lambda2=0.05),
     }
     labels = {name: smoothed_label(loss, z, y).tolist() for name, loss in methods.items()}
-    confidence = torch.linspace(1 / k + 0.01, 0.9999, 60, dtype=torch.float64)
-    lowered: dict[str, list[float]] = {}
-    for name in ("AR (MDCA)", "ACR (CRL)", "ACLS"):
-        amounts = []
-        for r in confidence:
-            rest = (1 - r).log() - torch.log(torch.tensor(k - 1.0))
-            at = torch.full((k,), float(rest), dtype=torch.float64).index_fill(0, torch.tensor([0]), float(r.log()))
-            amounts.append(float(1 - smoothed_label(methods[name], at, 0)[0]))
-        lowered[name] = amounts
+    gap = torch.linspace(0.02, 12.0, 100, dtype=torch.float64)
+    leading = torch.zeros(len(gap), k, dtype=torch.float64)
+    leading[:, 0] = gap
+    lowered = {
+        name: [float(1 - smoothed_label(methods[name], row, 0)[0]) for row in leading]
+        for name in ("AR (MDCA)", "ACR (CRL)", "ACR (ACLS)")
+    }
     onehot = [float(c == y) for c in range(k)]
-    return SmoothingBehaviour(z.softmax(0).tolist(), onehot, labels, confidence.tolist(), lowered)
+    confidence = leading.softmax(1)[:, 0].tolist()
+    return SmoothingBehaviour(z.softmax(0).tolist(), onehot, labels, gap.tolist(), confidence, lowered)
 
 
 def smoothed_label(loss: Loss, z: Tensor, y: int) -> Tensor:
-    """Return the label ``(K,)`` that a method trains a prediction towards, in a batch and with a past in which it acts."""
+    """Return the label ``(K,)`` that a method trains a prediction towards, in a batch in which it acts."""
     k = len(z)
     loss.prepare(n_train=k, n_classes=k)
     if isinstance(loss, CRL):
@@ -70,13 +72,11 @@ def smoothed_label(loss: Loss, z: Tensor, y: int) -> Tensor:
         loss.history.epochs.fill_(1)
     batch = z.expand(k, k)
     classes = (torch.arange(k) + y) % k  # the first is the sample itself; the classes occur once each
-    index = torch.arange(k) if loss.needs_index else None
-    extra = {} if index is None else {"index": index}
-    return effective_label(loss, batch, classes, **extra)[0]
+    return effective_label(loss, batch, classes, index=torch.arange(k) if loss.needs_index else None)[0]
 
 
 def draw(data: SmoothingBehaviour, axes: Sequence[Axes]) -> None:
-    """Draw the panels on eight axes: p, q, the five methods' labels, and the smoothing against the confidence."""
+    """Draw the panels on nine axes: p, q, the five methods' labels, the smoothing by confidence and by logit gap."""
     panels = {"Probabilities p": data.probabilities, "Label q": data.onehot, **data.labels}
     for at, (ax, (title, values)) in enumerate(zip(axes, panels.items(), strict=False)):
         classes = range(1, len(values) + 1)
@@ -88,17 +88,20 @@ def draw(data: SmoothingBehaviour, axes: Sequence[Axes]) -> None:
         ax.set_ylim(min(0, *values) - 0.02, 1.08)
         ax.set_xticks(list(classes))
         tidy(ax)
-    last = axes[len(panels)]
+    by_confidence, by_gap = axes[len(panels) :]
     for colour, (name, amounts) in zip(PALETTE, data.lowered.items(), strict=False):
-        last.plot(data.confidence, amounts, color=colour, label=name, linewidth=1.2)
-    last.set_title(f"({chr(97 + len(panels))}) Label of ŷ lowered by", fontsize=SMALL + 1)
-    last.set_xlabel("confidence", fontsize=SMALL)
-    last.legend(fontsize=SMALL - 1, frameon=False)
-    tidy(last)
+        by_gap.plot(data.gap, amounts, color=colour, label=name, linewidth=1.2)
+        if "ACLS" not in name:  # which, in this view, is a wall at confidence 1
+            by_confidence.plot(data.confidence, amounts, color=colour, linewidth=1.2)
+    for at, ax, x in ((len(panels), by_confidence, "confidence"), (len(panels) + 1, by_gap, "logit gap to the others")):
+        ax.set_title(f"({chr(97 + at)}) Label of ŷ lowered by", fontsize=SMALL + 1)
+        ax.set_xlabel(x, fontsize=SMALL)
+        tidy(ax)
+    by_gap.legend(fontsize=SMALL - 1, frameon=False)
 
 
 def figure(logits: Sequence[float] = DEFAULT_LOGITS, label: int | None = None) -> Figure:
     """Return the whole figure."""
-    drawn, axes = canvas(2, 4, width=7.2, height=3.6)
+    drawn, axes = canvas(3, 3, width=7.2, height=5.2)
     draw(prepare(logits, label), axes)
     return drawn
