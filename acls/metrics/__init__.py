@@ -1,6 +1,7 @@
 """Metrics that merge: tallies of sums, and what each number is worth."""
 
 from acls.metrics.bins import Bins, Reliability
+from acls.metrics.blocks import Blocks
 from acls.metrics.classwise import ClassProbabilities, ClasswiseBins
 from acls.metrics.confusion import Confusion
 from acls.metrics.proper import Proper
@@ -11,6 +12,7 @@ from acls.metrics.tally import TALLIES, Tally
 __all__ = [
     "TALLIES",
     "Bins",
+    "Blocks",
     "ClassProbabilities",
     "ClasswiseBins",
     "Confidences",

@@ -44,12 +44,22 @@ class Batch:
     """Scores of M samples or pixels with their labels; ignored positions are gone."""
 
     def __init__(
-        self, scores: Tensor | None, target: Tensor, kind: Kind, predicted: Tensor | None, top: TopLabel | None
+        self,
+        scores: Tensor | None,
+        target: Tensor,
+        kind: Kind,
+        *,
+        predicted: Tensor | None = None,
+        top: TopLabel | None = None,
+        shape: torch.Size | None = None,
+        valid: Tensor | None = None,
     ) -> None:
         self._scores = scores
         self.target = target
         self.kind = kind
         self._predicted = predicted
+        self._shape = target.shape if shape is None else shape
+        self._valid = valid
         if top is not None:
             self.top = top
 
@@ -62,8 +72,8 @@ class Batch:
         if positions.soft:
             raise InputError("the target holds soft labels, but metrics compare with true classes: pass class ids")
         rows = positions.compact()
-        batch = cls(rows.logits, rows.target, kind, None, None)
-        batch._refuse_nonsense(positions.valid)
+        batch = cls(rows.logits, rows.target, kind, shape=positions.shape, valid=positions.valid)
+        batch._refuse_nonsense()
         return batch
 
     @classmethod
@@ -78,8 +88,8 @@ class Batch:
         wide = confidence.detach()
         if wide.dtype in (torch.float16, torch.bfloat16):
             wide = wide.float()
-        batch = cls(None, labels, "probs", predicted, TopLabel(wide, predicted == labels))
-        batch._refuse_nonsense(None)
+        batch = cls(None, labels, "probs", predicted=predicted, top=TopLabel(wide, predicted == labels))
+        batch._refuse_nonsense()
         return batch
 
     def __len__(self) -> int:
@@ -125,7 +135,21 @@ class Batch:
             else:
                 yield (scores if self.kind == "probs" else scores.exp()), self.target[rows]
 
-    def _refuse_nonsense(self, valid: Tensor | None) -> None:
+    def places(self, first: int = 0) -> Tensor:
+        """The numbers of the N samples or maps, counted from ``first``."""
+        return torch.arange(first, first + self._shape[0], device=self.target.device)
+
+    def spread(self, values: Tensor) -> Tensor:
+        """One value a sample or pixel, ``(N,)`` or ``(N, *D)``, as one a position that counts."""
+        if values.shape not in (self._shape[:1], self._shape):
+            raise InputError(
+                f"one value a sample is called for, shape {tuple(self._shape[:1])} or {tuple(self._shape)}, "
+                f"but {tuple(values.shape)} came"
+            )
+        flat = values.reshape(values.shape + (1,) * (len(self._shape) - values.ndim)).expand(self._shape).reshape(-1)
+        return flat if self._valid is None else flat[self._valid]
+
+    def _refuse_nonsense(self) -> None:
         if len(self) == 0:
             return
         confidence = self.top.confidence
@@ -138,7 +162,7 @@ class Batch:
             return
         row = int(wrong.nonzero()[0])
         value = float(confidence[row])
-        place = row if valid is None else int(valid.nonzero()[row])
+        place = row if self._valid is None else int(self._valid.nonzero()[row])
         if self._scores is not None and not bool(torch.isfinite(self._scores[row]).all()):
             raise InputError(f"row {place} holds {_first_not_finite(self._scores[row])}: metrics need finite scores")
         if value != value:

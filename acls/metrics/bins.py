@@ -15,10 +15,11 @@ from torch import Tensor
 
 from acls.errors import InputError
 from acls.metrics.batch import Batch
-from acls.metrics.tally import Tally
+from acls.metrics.tally import Tally, ratio
 
 BINS = 15
 """Bins of a calibration error unless said otherwise."""
+_NAMES = ("ece", "overconfidence", "underconfidence", "mce", "rmsce", "rmsce_debiased", "top_brier")
 
 
 def edges(bins: int, like: Tensor) -> Tensor:
@@ -84,6 +85,10 @@ class Bins(Tally):
             wide.sub_(hits).square_().sum() if wide is not confidence else (wide - hits).square_().sum(),
         )
 
+    def summary(self) -> dict[str, float]:
+        overall = {"accuracy": ratio(self.right.sum(), self.n), "confidence": ratio(self.confidence.sum(), self.n)}
+        return overall | {name: getattr(self, name) for name in _NAMES}
+
     @property
     def bins(self) -> int:
         return self.samples.shape[0]
@@ -105,17 +110,17 @@ class Bins(Tally):
     @property
     def ece(self) -> float:
         """Expected calibration error, Σ_b n_b/n |confidence_b - accuracy_b| (Naeini et al., AAAI 2015)."""
-        return float(self.residual.abs().sum() / self.n) if self.n else float("nan")
+        return ratio(self.residual.abs().sum(), self.n)
 
     @property
     def overconfidence(self) -> float:
         """The part of the ECE from bins with more confidence than accuracy."""
-        return float(self.residual.clamp(min=0).sum() / self.n) if self.n else float("nan")
+        return ratio(self.residual.clamp(min=0).sum(), self.n)
 
     @property
     def underconfidence(self) -> float:
         """The part of the ECE from bins with less confidence than accuracy."""
-        return float((-self.residual).clamp(min=0).sum() / self.n) if self.n else float("nan")
+        return ratio((-self.residual).clamp(min=0).sum(), self.n)
 
     @property
     def mce(self) -> float:
@@ -125,7 +130,7 @@ class Bins(Tally):
     @property
     def rmsce(self) -> float:
         """Root mean square calibration error, √ Σ_b n_b/n gap_b²."""
-        return math.sqrt(float((self.samples * self.gap**2).sum()) / self.n) if self.n else float("nan")
+        return math.sqrt(ratio((self.samples * self.gap**2).sum(), self.n))
 
     @property
     def rmsce_debiased(self) -> float:
@@ -133,17 +138,15 @@ class Bins(Tally):
 
         Bins with fewer than two samples tell nothing about their noise and are left out (Kumar et al., NeurIPS 2019).
         """
-        if not self.n:
-            return float("nan")
         accuracy = self.right / self.samples.clamp(min=1)
         noise = accuracy * (1 - accuracy) / (self.samples - 1).clamp(min=1)
         squared = torch.where(self.samples > 1, self.gap**2 - noise, 0.0)
-        return math.sqrt(max(0.0, float((self.samples * squared).sum()) / self.n))
+        return math.sqrt(ratio((self.samples * squared).sum().clamp(min=0), self.n))
 
     @property
     def top_brier(self) -> float:
         """Mean (confidence - hit)²: the calibration part, `rmsce`², and the rest, refinement."""
-        return float(self.squares) / self.n if self.n else float("nan")
+        return ratio(self.squares, self.n)
 
     def reliability(self) -> Reliability:
         """The rows of a reliability diagram."""

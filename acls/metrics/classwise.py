@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -10,10 +11,36 @@ from torch import Tensor
 
 from acls.metrics.batch import Batch
 from acls.metrics.bins import BINS, bin_of, edges
-from acls.metrics.quantiles import Cells, PairTally, adaptive_ece
-from acls.metrics.tally import Tally
+from acls.metrics.cells import Cells, adaptive_ece
+from acls.metrics.quantiles import PairTally
+from acls.metrics.tally import Tally, ratio
 
 TACE_THRESHOLD = 0.01
+
+
+@dataclass(frozen=True, eq=False)
+class BinnedProbabilities:
+    """Some rows of probabilities with the places, class times B plus bin, of those that matter."""
+
+    p: Tensor
+    row: Tensor
+    """The rows of the probabilities above 1/B: at most B - 1 a row, however many classes there are."""
+    index: Tensor
+    """Their places."""
+    above: Tensor
+    """Themselves, in float64. All others are in their class's first bin."""
+    own: Tensor
+    """The place of each row's label."""
+
+
+def binned_probabilities(batch: Batch, bins: int) -> Iterator[BinnedProbabilities]:
+    """Find the bin of every class's probability without looking at those in the first bin one by one."""
+    second = edges(bins, batch.scores)[1]
+    for p, target in batch.probabilities():
+        row, column = (p > second).nonzero().unbind(1)
+        above = p[row, column]
+        own = target * bins + bin_of(p.gather(1, target[:, None])[:, 0], bins)
+        yield BinnedProbabilities(p, row, column * bins + bin_of(above, bins), above.double(), own)
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,22 +63,19 @@ class ClasswiseBins(Tally):
         size = n_classes * bins
         samples, probability, events = (torch.zeros(size, dtype=torch.float64, device=device) for _ in range(3))
         total = torch.zeros(n_classes, dtype=torch.float64, device=device)
-        second = edges(bins, scores)[1]
-        for p, target in batch.probabilities():
-            total += p.sum(0)
-            # At most B - 1 of a row's probabilities are above 1/B: the rest, in the first bin, follow from the total.
-            row, column = (p > second).nonzero().unbind(1)
-            above = p[row, column]
-            index = column * bins + bin_of(above, bins)
-            samples.index_add_(0, index, torch.ones_like(above, dtype=torch.float64))
-            probability.index_add_(0, index, above.double())
-            own = target * bins + bin_of(p.gather(1, target[:, None])[:, 0], bins)
-            events.index_add_(0, own, torch.ones_like(own, dtype=torch.float64))
+        for part in binned_probabilities(batch, bins):
+            total += part.p.sum(0)
+            samples.index_add_(0, part.index, torch.ones_like(part.above))
+            probability.index_add_(0, part.index, part.above)
+            events.index_add_(0, part.own, torch.ones_like(part.own, dtype=torch.float64))
         samples, probability = samples.view(n_classes, bins), probability.view(n_classes, bins)
         samples[:, 0] = len(batch) - samples[:, 1:].sum(1)
         # A total of float32 sums can be a rounding below the rest of it.
         probability[:, 0] = (total - probability[:, 1:].sum(1)).clamp(min=0)
         return cls(samples.long(), probability, events.view(n_classes, bins).long())
+
+    def summary(self) -> dict[str, float]:
+        return {"classwise_ece": self.ece, "brier_calibration": self.brier_calibration}
 
     @property
     def n(self) -> int:
@@ -68,7 +92,7 @@ class ClasswiseBins(Tally):
     @property
     def ece(self) -> float:
         """Classwise ECE, also SCE: the mean over all K classes, present or not (Nixon et al., CVPR workshops 2019)."""
-        return float(self.ece_by_class().mean()) if self.n else float("nan")
+        return ratio(self.residual.abs().sum() / self.samples.shape[0], self.n)
 
     @property
     def brier_calibration(self) -> float:
@@ -76,9 +100,7 @@ class ClasswiseBins(Tally):
 
         The rest of the Brier score is refinement, with what varies inside the bins: how well classes are told apart.
         """
-        if not self.n:
-            return float("nan")
-        return float((self.residual**2 / self.samples.clamp(min=1)).sum() / self.n)
+        return ratio((self.residual**2 / self.samples.clamp(min=1)).sum(), self.n)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,13 +134,16 @@ class ClassProbabilities(PairTally):
             return cells
         return dataclasses.replace(cells, count=torch.where(cells.confidence > 0, cells.count, 0.0))
 
-    def ace(self, bins: int) -> tuple[float, float]:
+    def summary(self, bins: int = BINS) -> dict[str, float]:
         """Adaptive calibration error: the mean over classes of the error over bins of equal mass, and its error bound.
 
         With a threshold it is TACE, which leaves the many tiny probabilities aside; its bins have equal shares of the
         rest, and are weighed against all n samples (Nixon et al., 2019).
         """
+        if self.n == 0:
+            return {}
         cells = self.cells()
         kept = cells.n / self.n
         value, bound = (torch.where(kept > 0, part * kept, 0.0) for part in adaptive_ece(cells, bins))
-        return float(value.mean()), float(bound.mean())
+        name = "tace" if self.threshold else "ace"
+        return {name: float(value.mean()), f"{name}_bound": float(bound.mean())}

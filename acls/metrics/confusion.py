@@ -25,6 +25,9 @@ class Confusion(Tally):
         index = batch.target * n_classes + batch.predicted
         return cls(torch.bincount(index, minlength=n_classes**2).view(n_classes, n_classes))
 
+    def summary(self) -> dict[str, float]:
+        return {"miou": self.miou(), "class_accuracy": self.class_accuracy}
+
     def iou(self) -> Tensor:
         """Intersection over union of each class; NaN for one that is neither in the truth nor predicted."""
         hits = self.matrix.diagonal().double()

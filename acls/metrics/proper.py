@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from acls.metrics.batch import Batch
-from acls.metrics.tally import Tally
+from acls.metrics.tally import Tally, ratio
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,20 +41,23 @@ class Proper(Tally):
             brier_sum=top.brier.sum(dtype=torch.float64),
         )
 
+    def summary(self) -> dict[str, float]:
+        return {name: getattr(self, name) for name in ("accuracy", "top5", "nll", "brier")}
+
     @property
     def accuracy(self) -> float:
         """Share of samples whose first class of largest score is the true one; ties go to the lower class."""
-        return int(self.right) / int(self.n)
+        return ratio(self.right, self.n)
 
     @property
     def top5(self) -> float:
         """Share of samples with fewer than five other classes scoring as high as the true one."""
-        return int(self.in_five) / int(self.n)
+        return ratio(self.in_five, self.n)
 
     @property
     def nll(self) -> float:
-        return float(self.nll_sum) / int(self.n)
+        return ratio(self.nll_sum, self.n)
 
     @property
     def brier(self) -> float:
-        return float(self.brier_sum) / int(self.n)
+        return ratio(self.brier_sum, self.n)

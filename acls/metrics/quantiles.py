@@ -18,6 +18,10 @@ from torch import Tensor
 
 from acls.distributed import all_gather, all_reduce, world
 from acls.metrics.batch import Batch
+from acls.metrics.bins import BINS
+from acls.metrics.cells import Cells, adaptive_ece, cell_edges, cell_of, ks_error
+from acls.metrics.ranking import aurc, auroc
+from acls.metrics.smooth import smooth_ece
 from acls.metrics.tally import Tally
 
 if TYPE_CHECKING:
@@ -28,36 +32,6 @@ EXACT = 1 << 20
 CELLS = 1 << 17
 """Cells of the histogram that takes over, at 24 bytes each, shared out among the columns."""
 _AT_ONCE = 1 << 16
-
-
-@dataclass(frozen=True, eq=False)
-class Cells:
-    """Samples in ascending order of confidence, those of one cell taken together; ``(..., G)``, batches first."""
-
-    count: Tensor
-    confidence: Tensor
-    """The sum over the cell."""
-    right: Tensor
-    """The hits of the cell."""
-    lower: Tensor | None = None
-    """The confidences of a cell lie between `lower` and `upper`; both None where all samples of a cell are tied."""
-    upper: Tensor | None = None
-
-    @property
-    def residual(self) -> Tensor:
-        return self.confidence - self.right
-
-    @property
-    def n(self) -> Tensor:
-        return self.count.sum(-1)
-
-
-@dataclass(frozen=True)
-class Bounded:
-    """A value and how far from it the exact one can be at most; a bound of 0 says that it is exact."""
-
-    value: float
-    bound: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,79 +151,23 @@ class Confidences(PairTally):
         top = batch.top
         return cls.keep(torch.where(top.right, top.confidence, -top.confidence)[:, None])
 
-
-def cell_of(probability: Tensor, cells: int) -> Tensor:
-    """The number of the cell of each probability, ascending."""
-    wide = probability.double()
-    half = cells // 2
-    index = torch.minimum(wide, 1 - wide).mul_(2).sqrt_().sqrt_().mul_(half).long().clamp_(max=half - 1)
-    return torch.where(wide > 0.5, cells - 1 - index, index)
-
-
-def cell_edges(cells: int, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
-    """The least and the largest probability that each cell may hold.
-
-    The outermost are moved by nothing: a cell that can only hold 1.0 says so.
-    """
-    half = cells // 2
-    rising = (torch.arange(half + 1, dtype=torch.float64, device=device) / half) ** 4 / 2
-    edges = torch.cat([rising, 1 - rising[:-1].flip(0)])
-    return edges[:-1], edges[1:]
-
-
-def adaptive_ece(cells: Cells, bins: int) -> tuple[Tensor, Tensor]:
-    """Calibration error over bins of equal mass, Σ_b |Σ confidence - Σ hits| / n, and its error bound.
-
-    The sorted samples are split into B bins whose sizes differ by at most one, larger ones first. Samples with the same
-    confidence on both sides of a split share their hits equally between them, so that order does not matter.
-
-    Where a split falls inside a cell of the histogram, the cell's residual is split in proportion. Of its m samples the
-    t with the lowest confidence go left; how many hits they have lies between max(0, t - wrong) and min(t, right),
-    their confidence between what the cell's edges and its sum allow. The largest deviation e enters the two bins beside
-    the split, so the error is at most 2 Σ e / n.
-    """
-    n = cells.n
-    step = torch.arange(1, bins, device=n.device)
-    size, rest = n // bins, n % bins
-    split = step * size[..., None] + torch.minimum(step, rest[..., None])
-    held = cells.count.cumsum(-1)
-    index = torch.searchsorted(held, split).clamp(max=held.shape[-1] - 1)
-    count = cells.count.gather(-1, index)
-    taken = (split - (held.gather(-1, index) - count)).clamp(min=0)
-    share = taken / count.clamp(min=1)
-    residual = cells.residual.gather(-1, index)
-    reached = cells.residual.cumsum(-1).gather(-1, index) - residual * (1 - share)
-    zero, total = torch.zeros_like(n)[..., None], cells.residual.sum(-1, keepdim=True)
-    gaps = torch.cat([zero, reached, total], -1).diff(dim=-1)
-    value = gaps.abs().sum(-1) / n
-    if cells.lower is None or cells.upper is None:
-        return value, torch.zeros_like(value)
-    right, confidence = cells.right.gather(-1, index), cells.confidence.gather(-1, index)
-    hits = share * right
-    most_hits, fewest_hits = torch.minimum(taken, right), (taken - (count - right)).clamp(min=0)
-    least = torch.maximum(taken * cells.lower[index], confidence - (count - taken) * cells.upper[index])
-    error = torch.maximum(most_hits - hits, hits - fewest_hits) + (share * confidence - least).clamp(min=0)
-    # A cell that holds nothing but 1.0, say, is a tie, and sharing it out is exact.
-    error = torch.where((taken > 0) & (taken < count) & (cells.upper > cells.lower)[index], error, 0.0)
-    return value, 2 * error.sum(-1) / n
-
-
-def ks_error(cells: Cells) -> tuple[Tensor, Tensor]:
-    """The largest |Σ (confidence - hit)| / n over all samples up to some confidence, and its error bound.
-
-    Ties count together (Gupta et al., ICLR 2021). Inside a cell of the histogram the sum can rise by at most the
-    confidence of its misses and fall by at most the doubt of its hits.
-    """
-    n = cells.n
-    reached = cells.residual.cumsum(-1)
-    value = reached.abs().amax(-1)
-    if cells.lower is None or cells.upper is None:
-        return value / n, torch.zeros_like(value)
-    before = reached - cells.residual
-    highest = before + (cells.count - cells.right) * cells.upper
-    lowest = before - cells.right * (1 - cells.lower)
-    within = torch.maximum(highest.abs(), lowest.abs()).where(cells.upper > cells.lower, 0.0).amax(-1)
-    return value / n, (within - value).clamp(min=0) / n
+    def summary(self, bins: int = BINS) -> dict[str, float]:
+        """Adaptive ECE, KS, SmoothECE, AUROC and AURC, each followed by its error bound."""
+        if self.n == 0:
+            return {}
+        cells = self.cells()
+        smooth, _, smooth_bound = smooth_ece(cells)
+        found = {
+            "aece": adaptive_ece(cells, bins),
+            "ks": ks_error(cells),
+            "smece": (smooth, smooth_bound),
+            "auroc": auroc(cells),
+            "aurc": aurc(cells),
+        }
+        result: dict[str, float] = {}
+        for name, (value, bound) in found.items():
+            result[name], result[f"{name}_bound"] = float(value), float(bound)
+        return result
 
 
 def _sorted_cells(signed: Tensor) -> Cells:

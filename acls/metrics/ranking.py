@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from acls.metrics.quantiles import Cells
+from acls.metrics.cells import Cells
 
 
 def auroc(cells: Cells) -> tuple[Tensor, Tensor]:

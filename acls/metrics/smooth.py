@@ -8,7 +8,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from acls.metrics.quantiles import Cells
+from acls.metrics.cells import Cells
 
 _STEPS = 1024  # bandwidths are multiples of 1/1024, from 2/1024 on
 _EMPTY = 1e-4  # added to the density, as the reference does

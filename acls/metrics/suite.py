@@ -9,9 +9,7 @@ from acls.metrics.bins import BINS, Bins
 from acls.metrics.classwise import TACE_THRESHOLD, ClassProbabilities, ClasswiseBins
 from acls.metrics.confusion import Confusion
 from acls.metrics.proper import Proper
-from acls.metrics.quantiles import Confidences, adaptive_ece, ks_error
-from acls.metrics.ranking import aurc, auroc
-from acls.metrics.smooth import smooth_ece
+from acls.metrics.quantiles import Confidences
 from acls.metrics.tally import Tally
 
 
@@ -59,39 +57,11 @@ class Suite(Tally):
 
     def summary(self) -> dict[str, float]:
         """Every metric by name, as a fraction; ``x_bound`` says how far the exact value of ``x`` can be from ``x``."""
-        result: dict[str, float] = {"n": self.n}
-        bins = self.bins
-        result["accuracy"] = int(bins.right.sum()) / self.n if self.n else float("nan")
-        result["confidence"] = float(bins.confidence.sum()) / self.n if self.n else float("nan")
-        if self.proper is not None:
-            result |= {"top5": self.proper.top5, "nll": self.proper.nll, "brier": self.proper.brier}
-        for name in ("ece", "overconfidence", "underconfidence", "mce", "rmsce", "rmsce_debiased", "top_brier"):
-            result[name] = getattr(bins, name)
-        if self.n:
-            result |= self._by_rank()
-        if self.classwise is not None and self.proper is not None:
-            result["classwise_ece"] = self.classwise.ece
-            result["brier_calibration"] = self.classwise.brier_calibration
-            result["brier_refinement"] = self.proper.brier - self.classwise.brier_calibration
-        for name, pairs in (("ace", self.ace), ("tace", self.tace)):
-            if pairs is not None and self.n:
-                result[name], result[f"{name}_bound"] = pairs.ace(bins.bins)
-        if self.confusion is not None:
-            result["miou"], result["class_accuracy"] = self.confusion.miou(), self.confusion.class_accuracy
-        return result
-
-    def _by_rank(self) -> dict[str, float]:
-        """What depends on the order of confidences, each with its error bound."""
-        cells = self.confidences.cells()
-        smooth, _, smooth_bound = smooth_ece(cells)
-        found = {
-            "aece": adaptive_ece(cells, self.bins.bins),
-            "ks": ks_error(cells),
-            "smece": (smooth, smooth_bound),
-            "auroc": auroc(cells),
-            "aurc": aurc(cells),
-        }
-        result: dict[str, float] = {}
-        for name, (value, bound) in found.items():
-            result[name], result[f"{name}_bound"] = float(value), float(bound)
+        result: dict[str, float] = {"n": self.n, **self.bins.summary(), **self.confidences.summary(self.bins.bins)}
+        for part in (self.proper, self.classwise, self.confusion):
+            result |= {} if part is None else part.summary()
+        for pairs in (self.ace, self.tace):
+            result |= {} if pairs is None else pairs.summary(self.bins.bins)
+        if "brier_calibration" in result:
+            result["brier_refinement"] = result["brier"] - result["brier_calibration"]
         return result

@@ -48,6 +48,10 @@ class Tally:
         """The sums of one batch."""
         raise NotImplementedError
 
+    def summary(self) -> dict[str, float]:
+        """The metrics that the sums tell, by name."""
+        raise NotImplementedError
+
     @classmethod
     def of(
         cls, scores: Tensor, target: Tensor, *, kind: Kind = "logits", ignore_index: int = IGNORE_INDEX, **settings: Any
@@ -160,6 +164,11 @@ class Tally:
             return cls.restore(tensors, json.loads(meta["settings"]))
         except KeyError as error:
             raise InputError(f"{path} lacks {error}, so it is no {cls.__name__} of this version of acls") from error
+
+
+def ratio(total: Tensor | float, n: Tensor | int) -> float:
+    """A sum over n samples as their mean; NaN without samples."""
+    return float(total) / int(n) if n else float("nan")
 
 
 def _read_json(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
