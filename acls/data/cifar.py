@@ -67,11 +67,11 @@ def _sheets(train: Path, test: Path) -> tuple[_Images, _Images, tuple[str, ...]]
     for part, path in (("train", train), ("test", test)):
         files = Files(path, layout=f"{part}_00.webp and so on, and labels.npz, beside the other part's zip")
         labels = np.load(io.BytesIO(files.read("labels.npz")), allow_pickle=False)
+        y = torch.from_numpy(labels[part].astype(np.int64))
         sheets = [to_bytes(files.image(name)) for name in files.images(f"{part}_")]
         if not sheets:
             raise InputError(f"{path} holds no sheet named {part}_00.webp")
         tiles = [sheet.unfold(1, 32, 32).unfold(2, 32, 32).movedim(0, 2).reshape(-1, 3, 32, 32) for sheet in sheets]
-        y = torch.from_numpy(labels[part].astype(np.int64))
         parts.append((torch.cat(tiles)[: len(y)], y))
     return parts[0], parts[1], tuple(str(name) for name in labels["names"])
 

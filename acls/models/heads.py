@@ -18,15 +18,20 @@ def with_dropout(head: nn.Module, rate: float) -> nn.Module:
 
 
 def timm_model(name: str, n_classes: int, channels: int, options: ModelOptions) -> nn.Module:
-    """Any of timm's networks, with a head for our classes."""
+    """Any of timm's networks, with a head for our classes.
+
+    With dropout the head is ours: many of timm's networks drop out by a function, which MC dropout cannot switch on.
+    """
     library = timm()
     if not library.is_model(name):
         close = library.list_models(f"*{name.split('.')[0].split('_')[0]}*")[:5]
         hint = f": there are {', '.join(close)}" if close else ""
         raise InputError(f"timm has no model {name!r}{hint}")
-    model: nn.Module = library.create_model(
-        name, pretrained=options.pretrained, num_classes=n_classes, in_chans=channels, drop_rate=options.dropout
-    )
+    classes = 0 if options.dropout else n_classes
+    model: nn.Module = library.create_model(name, pretrained=options.pretrained, num_classes=classes, in_chans=channels)
+    if options.dropout:
+        head = nn.Linear(int(model.num_features), n_classes)  # type: ignore[arg-type]
+        return nn.Sequential(model, nn.Dropout(options.dropout), head)
     return model
 
 
@@ -36,9 +41,8 @@ def mc_log_probs(model: nn.Module, x: Tensor, samples: int) -> Tensor:
     Gal and Ghahramani, ICML 2016.
     """
     model.eval()
-    layers = [
-        module for module in model.modules() if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
-    ]
+    kinds = nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d | nn.AlphaDropout
+    layers = [module for module in model.modules() if isinstance(module, kinds) and module.p > 0]
     if not layers:
         raise InputError("MC dropout needs a model with dropout: train it with --model.dropout 0.5, say")
     try:
