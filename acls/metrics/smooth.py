@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
@@ -11,7 +11,9 @@ from torch import Tensor
 from acls.metrics.cells import Cells
 
 _STEPS = 1024  # bandwidths are multiples of 1/1024, from 2/1024 on
+_POINTS = 1001  # of the grid, for bandwidths from 0.01 on
 _EMPTY = 1e-4  # added to the density, as the reference does
+_ROWS = 64  # sets smoothed at a time, for the memory of their transforms
 
 
 def smooth_ece(cells: Cells, *, mirror_ends: bool = False) -> tuple[Tensor, Tensor, Tensor]:
@@ -26,10 +28,13 @@ def smooth_ece(cells: Cells, *, mirror_ends: bool = False) -> tuple[Tensor, Tens
     Moving a sample by w inside its cell changes the smoothed residual by at most |residual| w ∫|K_s'| with
     ∫|K_s'| = √(2/π)/s, and the density likewise, hence the bound.
     """
-    smoother = _Smoother(cells, mirror_ends)
-    value, width = smoother.search((cells.residual.sum(-1) / cells.n).abs().flatten().tolist())
-    shape = cells.count.shape[:-1]
-    value, width = value.view(shape), width.view(shape)
+    shape, last = cells.count.shape[:-1], cells.count.shape[-1]
+    rows = [part.reshape(-1, last) for part in (cells.count, cells.confidence, cells.right)]
+    found = [
+        _Smoother(Cells(*some), mirror_ends).search()
+        for some in zip(*(torch.split(part, _ROWS) for part in rows), strict=True)
+    ]
+    value, width = (torch.cat(parts).view(shape) for parts in zip(*found, strict=True))
     if cells.lower is None or cells.upper is None:
         return value, width, torch.zeros_like(value)
     residual = cells.right * (1 - cells.lower) + (cells.count - cells.right) * cells.upper
@@ -42,14 +47,13 @@ class _Smoother:
 
     def __init__(self, cells: Cells, mirror_ends: bool) -> None:
         count = cells.count
-        self.rows = count[..., 0].numel()
-        place = cells.confidence / count.clamp(min=1)
-        self._place = place.clamp(0, 1).view(self.rows, 1, -1)
-        self._values = torch.stack([cells.residual, count], -2).view(self.rows, 2, -1)
+        self.rows = count.shape[0]
+        self._place = (cells.confidence / count.clamp(min=1)).clamp(0, 1)[:, None]
+        self._values = torch.stack([cells.residual, count], 1)
+        self._guess = (cells.residual.sum(-1) / cells.n).abs()
         self._ends = 2 if mirror_ends else 1
-        self._spectra: dict[int, Tensor] = {}
 
-    def search(self, guesses: list[float]) -> tuple[Tensor, Tensor]:
+    def search(self) -> tuple[Tensor, Tensor]:
         """The error of each set at its smallest bandwidth that is no less than it, and that bandwidth.
 
         Wider kernels give smaller errors. So an error e at s says that the bandwidth sought lies between e and s, which
@@ -57,7 +61,7 @@ class _Smoother:
         """
         too_narrow, enough = [1] * self.rows, [_STEPS] * self.rows
         known: list[dict[int, float]] = [{} for _ in range(self.rows)]
-        tries = [round(_STEPS * guess) for guess in guesses]
+        tries = [round(_STEPS * guess) for guess in self._guess.tolist()]
         open_rows = list(range(self.rows))
         while open_rows:
             for row in open_rows:
@@ -78,29 +82,36 @@ class _Smoother:
 
     def _error(self, s: float, rows: list[int]) -> Tensor:
         points = max(2000, round(20 / s)) // 4 * 2 + 1  # odd, so that the kernel has a middle
-        spectrum = self._spectrum(points)
-        if len(rows) < self.rows:
-            spectrum = spectrum[rows]
+        if points > _POINTS:
+            spectrum = self._spectrum(points, rows)
+        elif len(rows) < self.rows:
+            spectrum = self._usual[rows]
+        else:
+            spectrum = self._usual
         smooth = torch.fft.irfft(spectrum * _kernel(s, points, spectrum.device), n=2 * (points - 1))
         index, fraction = _mesh(max(round(10 / s), 200), points, spectrum.device)
         at_mesh = torch.lerp(smooth[..., index], smooth[..., index + 1], fraction)
         residual, density = at_mesh.abs_().sum(-1).unbind(-1)
         return residual / (density + _EMPTY * fraction.shape[0])
 
-    def _spectrum(self, points: int) -> Tensor:
+    @cached_property
+    def _usual(self) -> Tensor:
+        """The transforms of all sets on the grid that serves all but the smallest bandwidths."""
+        return self._spectrum(_POINTS, list(range(self.rows)))
+
+    def _spectrum(self, points: int, rows: list[int]) -> Tensor:
         """The Fourier transforms of residuals and counts on a grid, mirrored at both ends."""
-        if points not in self._spectra:
-            place = self._place * (points - 1)
-            index = place.long().clamp_(max=points - 2)
-            right = self._values * (place - index)
-            ring = right.new_zeros(self.rows, 2, 2 * (points - 1))
-            index = index.expand_as(right)
-            ring.scatter_add_(-1, index, self._values - right).scatter_add_(-1, index + 1, right)
-            ring[..., points:] = ring[..., 1 : points - 1].flip(-1)
-            ring[..., 0] *= self._ends
-            ring[..., points - 1] *= self._ends
-            self._spectra[points] = torch.fft.rfft(ring)
-        return self._spectra[points]
+        values, place = self._values[rows], self._place[rows] * (points - 1)
+        index = place.long().clamp_(max=points - 2)
+        right = values * (place - index)
+        ring = right.new_zeros(len(rows), 2, 2 * (points - 1))
+        index = index.expand_as(right)
+        ring.scatter_add_(-1, index, values - right).scatter_add_(-1, index + 1, right)
+        ring[..., points:] = ring[..., 1 : points - 1].flip(-1)
+        ring[..., 0] *= self._ends
+        ring[..., points - 1] *= self._ends
+        spectrum: Tensor = torch.fft.rfft(ring)
+        return spectrum
 
 
 @lru_cache(maxsize=64)
