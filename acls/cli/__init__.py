@@ -19,6 +19,7 @@ COMMANDS = {
     "train": "train a network by a recipe, or go on with a run",
     "predict": "write the predictions of a trained network",
     "recipes": "list the recipes, or show one whole",
+    "evaluate": "measure calibration: every metric with its interval, noise floor and n",
     "doctor": "say what looks wrong with a file of predictions",
 }
 

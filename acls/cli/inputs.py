@@ -22,13 +22,14 @@ naming arrays or columns:
 """
 
 
-def add_columns(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say which names of a file hold what."""
+def add_columns(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+    """Add the options that say which names of a file hold what; ``several`` lets scores be named more than once."""
+    action = "append" if several else "store"
     names = parser.add_argument_group("names in the file")
     kinds = names.add_mutually_exclusive_group()
-    kinds.add_argument("--logits", metavar="NAME", help="scores before the softmax")
-    kinds.add_argument("--probs", metavar="NAME", help="probabilities")
-    kinds.add_argument("--log-probs", metavar="NAME", help="logarithms of probabilities")
+    kinds.add_argument("--logits", action=action, metavar="NAME", help="scores before the softmax")
+    kinds.add_argument("--probs", action=action, metavar="NAME", help="probabilities")
+    kinds.add_argument("--log-probs", action=action, metavar="NAME", help="logarithms of probabilities")
     names.add_argument(
         "--confidence", metavar="NAME", help="probability of the predicted class, if that is all there is"
     )

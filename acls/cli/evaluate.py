@@ -1,0 +1,282 @@
+"""Measure the calibration of saved predictions: every metric with its interval, its noise floor and n.
+
+The noise floor is what a perfectly calibrated model with the same confidences would show at the same n. Several files
+are several models on the same samples, and are compared with the first; a folder, or a glob in quotes, of parquet
+parts is one data set. Files may be larger than memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from acls.cli.inputs import NAMES, add_columns, columns_of, with_progress
+from acls.errors import InputError
+
+if TYPE_CHECKING:
+    from acls.metrics.intervals import Comparison
+    from acls.predictions import Columns
+    from acls.report.evaluation import Evaluation, Worth
+    from acls.report.tables import Table
+
+EXAMPLE = f"""\
+examples:
+  acls evaluate preds.npz
+  acls evaluate preds.csv --probs p0,p1,p2 --label y
+  acls evaluate nets.npz --logits resnet20 --logits resnet56
+  acls evaluate before.parquet after.parquet --json
+  acls evaluate 'parts/*.parquet' --by group
+  acls evaluate pixels.npz --image image_index --by image
+
+{NAMES}"""
+
+_TITLES = {
+    "accuracy": "accuracy %", "nll": "NLL", "brier": "Brier", "ece": "ECE %", "aece": "adaptive ECE %",
+    "classwise_ece": "classwise ECE %", "mce": "MCE %", "rmsce": "RMSCE %", "ks": "KS %", "smece": "SmoothECE %",
+}  # fmt: skip
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``acls evaluate``."""
+    parser.add_argument("files", metavar="FILE", nargs="+", help=".npz, .safetensors, .parquet, .csv; a folder or glob")
+    parser.add_argument("--bins", type=int, default=15, help="bins of the calibration errors")
+    parser.add_argument(
+        "--by", action="append", default=[], metavar="group|image|NAME",
+        help="group, or a column's name: numbers for each group as well; image: resample whole images",
+    )  # fmt: skip
+    parser.add_argument("--bootstrap", type=int, default=1000, metavar="N", help="resamples for intervals; 0 for none")
+    parser.add_argument("--json", action="store_true", help="print one JSON object, with fractions, not percent")
+    parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    add_columns(parser, several=True)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Evaluate every model and print what came out."""
+    if args.bins < 1 or args.bootstrap < 0:
+        raise InputError("--bins must be 1 or more, --bootstrap 0 or more")
+    models = {title: _evaluated(args, path, columns) for title, path, columns in _models(args)}
+    worths = {title: model.worth(args.bootstrap) for title, model in models.items()}
+    comparisons = _compared(models, worths, args.bootstrap)
+    if args.json:
+        print(json.dumps(_as_json(args, models, worths, comparisons), indent=2, allow_nan=False))
+    else:
+        _print(args, models, worths, comparisons)
+    return 0
+
+
+def _models(args: argparse.Namespace) -> list[tuple[str, str, Columns]]:
+    """Title, file and names of each model: files under one name, or names in one file, or a name a file."""
+    named = [(kind, name) for kind in ("logits", "probs", "log_probs") for name in getattr(args, kind) or []]
+    rest = argparse.Namespace(**{**vars(args), "logits": None, "probs": None, "log_probs": None})
+    group = next((name for name in args.by if name not in ("group", "image")), None)
+    common = columns_of(rest)
+    if group is not None:
+        common = replace(common, group=group)
+    short = {path: Path(path).name or path for path in args.files}
+    if len(set(short.values())) < len(short):
+        short = {path: path for path in args.files}
+    if len(named) <= 1:
+        columns = replace(common, **dict(named))
+        return [(short[path], path, columns) for path in args.files]
+    if len(args.files) == 1:
+        return [(name, args.files[0], replace(common, **{kind: name})) for kind, name in named]
+    if len(args.files) != len(named):
+        raise InputError(f"{len(named)} names of scores for {len(args.files)} files: give one for all, or one for each")
+    return [
+        (f"{short[path]}:{name}", path, replace(common, **{kind: name}))
+        for path, (kind, name) in zip(args.files, named, strict=True)
+    ]
+
+
+def _evaluated(args: argparse.Namespace, path: str, columns: Columns) -> Evaluation:
+    from acls.predictions import open_batches
+    from acls.report.evaluation import evaluate
+
+    batches = open_batches(path, columns, ignore_index=args.ignore_index)
+    return evaluate(
+        with_progress(batches, f"reading {path}", quiet=args.quiet),
+        by_group=any(name != "image" for name in args.by),
+        by_image="image" in args.by,
+        bins=args.bins,
+        resample=args.bootstrap > 0,
+        ignore_index=args.ignore_index,
+    )
+
+
+def _compared(
+    models: dict[str, Evaluation], worths: dict[str, Worth], replicates: int
+) -> dict[str, dict[str, Comparison]]:
+    """Every other model against the first, p-values corrected for being many; those on other samples are left out."""
+    from acls.metrics.intervals import holm
+
+    first, *others = models
+    if replicates == 0:
+        return {}
+    found = {}
+    for title in others:
+        if models[title].same_samples(models[first]):
+            found[title] = _exact(models[title].compare(models[first], replicates), worths[title], worths[first])
+        else:
+            print(f"acls evaluate: {title} is not compared with {first}: its labels are others", file=sys.stderr)
+    for metric in {name for comparison in found.values() for name in comparison}:
+        adjusted = holm([comparison[metric].p for comparison in found.values()])
+        for comparison, p in zip(found.values(), adjusted, strict=True):
+            comparison[metric] = replace(comparison[metric], p=p)
+    return found
+
+
+def _exact(comparison: dict[str, Comparison], one: Worth, other: Worth) -> dict[str, Comparison]:
+    """The same intervals around the differences of the values that are printed."""
+    moved = {}
+    for name, found in comparison.items():
+        difference = one.summary[name] - other.summary[name]
+        shift = difference - found.difference
+        moved[name] = replace(found, difference=difference, low=found.low + shift, high=found.high + shift)
+    return moved
+
+
+def _as_json(
+    args: argparse.Namespace,
+    models: dict[str, Evaluation],
+    worths: dict[str, Worth],
+    comparisons: dict[str, dict[str, Comparison]],
+) -> dict[str, Any]:
+    objects = []
+    for title, model in models.items():
+        plain = {"file": title, "kind": model.kind, "bins": model.bins, **worths[title].as_json()}
+        if model.groups:
+            groups = model.worth_by_group(args.bootstrap)
+            plain["groups"] = {name: worth.as_json() for name, worth in groups.items()}
+        objects.append(plain)
+    if len(objects) == 1:
+        return objects[0]
+    against = next(iter(models))
+    return {
+        "files": objects,
+        "comparisons": [
+            {"file": title, "against": against, "differences": {name: vars(one) for name, one in comparison.items()}}
+            for title, comparison in comparisons.items()
+        ],
+    }
+
+
+def _print(
+    args: argparse.Namespace,
+    models: dict[str, Evaluation],
+    worths: dict[str, Worth],
+    comparisons: dict[str, dict[str, Comparison]],
+) -> None:
+    from acls.report.evaluation import verdict
+
+    for title, model in models.items():
+        worth = worths[title]
+        classes = f" of {model.n_classes} classes" if model.n_classes else ""
+        left_out = f", {model.rows - worth.n} left out" if model.rows > worth.n else ""
+        print(f"{title}: {model.kind}{classes}, n = {worth.n}{left_out}, {model.bins} bins\n")
+        _show(args, _metric_table(worth))
+        print(f"\n{verdict(worth)}")
+        for line in _remarks(model, worth):
+            print(line)
+        if model.groups:
+            print("\nby group:\n")
+            _show(args, _group_table(model.worth_by_group(args.bootstrap)))
+        print()
+    first = next(iter(models))
+    for title, comparison in comparisons.items():
+        print(f"{title} minus {first}, on the same {worths[first].n} samples:\n")
+        _show(args, _comparison_table(worths[first], worths[title], comparison))
+        print()
+    if len(comparisons) > 1:
+        print(f"p-values are corrected for {len(comparisons)} comparisons (Holm).")
+
+
+def _show(args: argparse.Namespace, table: Table) -> None:
+    print(table.markdown() if args.markdown else table.text())
+
+
+def _metric_table(worth: Worth) -> Table:
+    from acls.report.evaluation import METRICS
+    from acls.report.tables import Table
+
+    table = Table(["metric", "value", "95 % interval", "noise floor", "95 % of floors", "n"])
+    for name in METRICS:
+        if name in worth.summary:
+            interval, floor = worth.intervals.get(name), worth.floors.get(name)
+            table.add(
+                _TITLES[name],
+                _number(name, worth.summary[name]),
+                _range(name, interval.low, interval.high) if interval else "",
+                _number(name, floor.mean) if floor else "",
+                _range(name, floor.low, floor.high) if floor else "",
+                str(worth.n),
+            )
+    return table
+
+
+def _group_table(groups: dict[str, Worth]) -> Table:
+    from acls.report.tables import Table
+
+    shown = ("accuracy", "ece", "aece", "nll")
+    table = Table(["group", "n", "accuracy %", "ECE %", "95 % interval", "noise floor", "adaptive ECE %", "NLL"])
+    for name, worth in groups.items():
+        accuracy, ece, aece, nll = (
+            _number(metric, worth.summary[metric]) if metric in worth.summary else "" for metric in shown
+        )
+        interval = worth.intervals.get("ece")
+        table.add(
+            name,
+            str(worth.n),
+            accuracy,
+            ece,
+            _range("ece", interval.low, interval.high) if interval else "",
+            _number("ece", worth.floors["ece"].mean),
+            aece,
+            nll,
+        )
+    return table
+
+
+def _comparison_table(first: Worth, other: Worth, comparison: dict[str, Comparison]) -> Table:
+    from acls.report.evaluation import METRICS, show_p
+    from acls.report.tables import Table
+
+    table = Table(["metric", "first", "this", "difference", "95 % interval", "p"])
+    for name in METRICS:
+        if name in comparison:
+            one = comparison[name]
+            table.add(
+                _TITLES[name],
+                _number(name, first.summary[name]),
+                _number(name, other.summary[name]),
+                _number(name, one.difference, sign=True),
+                _range(name, one.low, one.high),
+                show_p(one.p).removeprefix("= "),
+            )
+    return table
+
+
+def _remarks(model: Evaluation, worth: Worth) -> list[str]:
+    remarks = []
+    bounds = {name: bound for name in _TITLES if (bound := worth.summary.get(f"{name}_bound", 0.0)) > 0}
+    if bounds:
+        told = ", ".join(f"{_TITLES[name].removesuffix(' %')} by {100 * bound:.4f} %" for name, bound in bounds.items())
+        remarks.append(
+            f"Computed from a fine histogram of confidences, so off from the exact value by at most: {told}."
+        )
+    if model.has_images and not model.by_image:
+        remarks.append("Rows of one image are not independent: --by image resamples images and widens the intervals.")
+    return remarks
+
+
+def _number(name: str, value: float, *, sign: bool = False) -> str:
+    scaled, decimals = (100 * value, 2) if _TITLES[name].endswith("%") else (value, 4)
+    return f"{scaled:{'+' if sign else ''}.{decimals}f}"
+
+
+def _range(name: str, low: float, high: float) -> str:
+    return f"{_number(name, low)} .. {_number(name, high)}"

@@ -1,0 +1,186 @@
+"""Evaluating data sets of predictions: every metric with what it is worth, from one pass in bounded memory."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from acls.errors import InputError
+from acls.metrics import Suite
+from acls.metrics.batch import Batch
+from acls.metrics.bins import BINS
+from acls.metrics.blocks import Blocks
+from acls.metrics.intervals import Comparison, Floor, Interval, Test, bootstrap, calibration_tests, noise_floor, paired
+from acls.predictions import Predictions
+from acls.shapes import IGNORE_INDEX
+
+METRICS = ("accuracy", "nll", "brier", "ece", "aece", "classwise_ece", "mce", "rmsce", "ks", "smece")
+"""What is reported, in this order; what triples cannot tell is left out."""
+
+
+@dataclass(frozen=True)
+class Worth:
+    """The values of a set of predictions, and what each is worth."""
+
+    summary: dict[str, float]
+    """Every metric by name, as `Suite.summary` gives it."""
+    intervals: dict[str, Interval]
+    floors: dict[str, Floor]
+    tests: dict[str, Test]
+
+    @property
+    def n(self) -> int:
+        return int(self.summary["n"])
+
+    def as_json(self) -> dict[str, Any]:
+        """A plain object: the metrics by name, then their intervals, floors and error bounds; null where not known."""
+        names = [name for name in self.summary if name != "n" and not name.endswith("_bound")]
+        bounds = {name: self.summary[f"{name}_bound"] for name in names if self.summary.get(f"{name}_bound")}
+        return {
+            "n": self.n,
+            **{name: _plain(self.summary.get(name)) for name in dict.fromkeys([*METRICS, *names])},
+            "intervals": {name: [_plain(x.low), _plain(x.high)] for name, x in self.intervals.items()},
+            "floors": {name: {"mean": x.mean, "low": x.low, "high": x.high} for name, x in self.floors.items()},
+            "bounds": bounds,
+            "tests": {name: {"statistic": _plain(x.statistic), "p": x.p} for name, x in self.tests.items()},
+        }
+
+
+@dataclass
+class Evaluation:
+    """What was counted of one data set, overall and by group."""
+
+    bins: int = BINS
+    resample: bool = True
+    """Whether to keep what intervals and comparisons need, at most about 25 MB."""
+    by_image: bool = False
+    """Whether the rows of an image stay together when resampling."""
+    ignore_index: int = IGNORE_INDEX
+    kind: str = ""
+    rows: int = 0
+    n_classes: int | None = None
+    has_images: bool = False
+    suite: Suite | None = None
+    blocks: Blocks | None = None
+    groups: dict[int, tuple[Suite, Blocks | None]] = field(default_factory=dict)
+    group_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self._labels = hashlib.sha256()
+
+    def add(self, p: Predictions, *, by_group: bool = False) -> None:
+        """Count a slice."""
+        self.kind, self.n_classes, self.group_names = p.kind, p.n_classes, p.group_names
+        self.has_images = p.image is not None
+        self._labels.update(p.labels.numpy().tobytes())
+        unit = self._units(p)
+        self.rows += len(p)
+        counted = self._count(p, unit)
+        self.suite = counted[0] if self.suite is None else self.suite + counted[0]
+        self.blocks = counted[1] if self.blocks is None or counted[1] is None else self.blocks + counted[1]
+        if not by_group:
+            return
+        if p.group is None:
+            raise InputError("there is no group to go by: name its column, as in --group NAME")
+        for code in p.group.unique().tolist():  # type: ignore[no-untyped-call]
+            inside = p.group == code
+            suite, blocks = self._count(p[inside], unit[inside])
+            if code in self.groups:
+                before = self.groups[code]
+                suite = before[0] + suite
+                blocks = None if blocks is None or before[1] is None else before[1] + blocks
+            self.groups[code] = (suite, blocks)
+
+    def worth(self, replicates: int) -> Worth:
+        """The numbers of the whole; no intervals for 0 replicates."""
+        return _worth(self._counted(), self.blocks, replicates)
+
+    def worth_by_group(self, replicates: int) -> dict[str, Worth]:
+        """The numbers of each group by its name."""
+        return {
+            self.group_names[code] if self.group_names else str(code): _worth(*self.groups[code], replicates)
+            for code in sorted(self.groups)
+        }
+
+    def same_samples(self, other: Evaluation) -> bool:
+        """Whether both saw the same labels in the same order."""
+        return self._labels.digest() == other._labels.digest()
+
+    def compare(self, other: Evaluation, replicates: int) -> dict[str, Comparison]:
+        """Each metric of this one minus the other's, on the same samples."""
+        if self.blocks is None or other.blocks is None:
+            raise InputError("comparing needs resampling, which was switched off")
+        return paired(self.blocks, other.blocks, replicates=replicates)
+
+    def _counted(self) -> Suite:
+        if self.suite is None or self.suite.n == 0:
+            raise InputError("there are no labelled rows to evaluate")
+        return self.suite
+
+    def _units(self, p: Predictions) -> Tensor:
+        if not self.by_image:
+            return torch.arange(self.rows, self.rows + len(p))
+        if p.image is None:
+            raise InputError("there is no image to go by: name its column, as in --image NAME")
+        return p.image
+
+    def _count(self, p: Predictions, unit: Tensor) -> tuple[Suite, Blocks | None]:
+        keep = p.labels != self.ignore_index
+        if not bool(keep.all()):
+            p, unit = p[keep], unit[keep]
+        if p.scores is None:
+            batch = Batch.of_triples(*p.top(), p.labels)
+        else:
+            assert p.kind != "triples"
+            batch = Batch.of(p.scores, p.labels, kind=p.kind)
+        classwise = p.scores is not None
+        suite = Suite.count(batch, self.bins, classwise=classwise)
+        blocks = Blocks.count(batch, self.bins, unit=unit, classwise=classwise) if self.resample else None
+        return suite, blocks
+
+
+def evaluate(batches: Iterable[Predictions], *, by_group: bool = False, **settings: Any) -> Evaluation:
+    """Count a whole data set; ``settings`` are the fields of `Evaluation`."""
+    evaluation = Evaluation(**settings)
+    for batch in batches:
+        evaluation.add(batch, by_group=by_group)
+    return evaluation
+
+
+def verdict(worth: Worth) -> str:
+    """One sentence on whether the confidences can be believed."""
+    confidence, accuracy = worth.summary["confidence"], worth.summary["accuracy"]
+    ece, floor, p = worth.summary["ece"], worth.floors["ece"], worth.tests["spiegelhalter"].p
+    means = f"mean confidence {confidence:.2%}, accuracy {accuracy:.2%}"
+    if ece <= floor.high and min(test.p for test in worth.tests.values()) > 0.05:
+        return f"No miscalibration beyond chance at this n: the ECE is within its noise floor ({means})."
+    way = "overconfident" if confidence > accuracy else "underconfident"
+    times = f"{ece / floor.mean:.1f} times" if floor.mean > 0 else "above"
+    return f"Miscalibrated, {way}: {means}; the ECE is {times} its noise floor (Spiegelhalter p {show_p(p)})."
+
+
+def show_p(p: float) -> str:
+    """A p-value as a reader wants it: ``= 0.012`` or ``< 0.001``."""
+    return "< 0.001" if p < 0.001 else f"= {p:.3f}"
+
+
+def _worth(suite: Suite, blocks: Blocks | None, replicates: int) -> Worth:
+    summary = suite.summary()
+    enough = blocks is not None and replicates > 0 and blocks.used > 1
+    return Worth(
+        summary=summary,
+        intervals=bootstrap(blocks, around=summary, replicates=replicates) if blocks is not None and enough else {},
+        floors=noise_floor(suite),
+        tests=calibration_tests(suite),
+    )
+
+
+def _plain(value: float | None) -> float | None:
+    """JSON has no NaN and no infinity."""
+    return None if value is None or not math.isfinite(value) else value

@@ -1,0 +1,250 @@
+"""acls evaluate, as a user runs it: on real networks, on tables of any making, on what is broken."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from made import make, write_csv
+
+from acls.cli import main
+from acls.metrics import Suite
+from acls.predictions import Predictions
+
+KEYS = ["n", "accuracy", "nll", "brier", "ece", "aece", "classwise_ece", "mce", "rmsce", "ks", "smece"]
+
+
+@pytest.fixture
+def evaluate(capsys):
+    def run(*arguments, code=0):
+        assert main(["evaluate", *map(str, arguments)]) == code
+        return capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def numbers(evaluate):
+    def run(*arguments):
+        return json.loads(evaluate(*arguments, "--json", "--bootstrap", 20).out)
+
+    return run
+
+
+# Error (or accuracy), ECE and NLL of real networks as printed in the table that comes with the data, in percent.
+REAL = [
+    ("cifar10_akamaster_resnets", ["--logits", "resnet20"], 91.73, 5.32, 0.3727),
+    ("cifar10_akamaster_resnets", ["--logits", "resnet32"], 92.63, 5.09, 0.3741),
+    ("cifar10_akamaster_resnets", ["--logits", "resnet44"], 93.10, 4.69, 0.3333),
+    ("cifar10_akamaster_resnets", ["--logits", "resnet56"], 93.39, 4.65, 0.3458),
+    ("cifar10_netcal_probs", ["--probs", "lenet_5_probs"], 53.08, 10.79, None),
+    ("cifar10_netcal_probs", ["--probs", "wideresnet_16_4_probs"], 91.09, 5.37, None),
+    ("cifar10_vgg16_verified_probs", [], 93.59, 3.98, None),
+    ("voc2012_espnetv2_pixels", [], 92.18, 0.42, None),
+    ("cifar10_widmann_14nets_probs", ["densenet121"], None, 4.10, None),
+    ("cifar10_widmann_14nets_probs", ["googlenet"], None, 1.37, None),
+    ("cifar10_widmann_14nets_probs", ["resnet18"], None, 5.35, None),
+    ("cifar10_widmann_14nets_probs", ["vgg19_bn"], None, 4.92, None),
+]
+PRINTED = 0.0051 + 0.0005  # two decimals of percent, two of the table's values rounded twice
+
+
+@pytest.mark.parametrize(("name", "options", "accuracy", "ece", "nll"), REAL)
+def test_real_networks_show_their_known_numbers(shared, numbers, name, options, accuracy, ece, nll):
+    path = shared / "data" / "logits" / f"{name}.npz"
+    if name == "cifar10_widmann_14nets_probs":
+        options = ["--probs", f"probs[{np.load(path)['models'].tolist().index(options[0])}]"]
+    found = numbers(path, *options)
+    assert 100 * found["ece"] == pytest.approx(ece, abs=PRINTED)
+    if accuracy:
+        assert 100 * found["accuracy"] == pytest.approx(accuracy, abs=PRINTED)
+    if nll:
+        assert found["nll"] == pytest.approx(nll, abs=6e-5)
+
+
+def test_json_has_every_number_with_interval_and_floor(tmp_path, numbers):
+    make(2000, 10).save(tmp_path / "p.npz")
+    found = numbers(tmp_path / "p.npz")
+    assert all(isinstance(found[key], int | float) for key in KEYS)
+    for key in KEYS[1:]:
+        low, high = found["intervals"][key]
+        assert low <= high
+    for key in ("ece", "aece", "classwise_ece", "mce", "rmsce", "ks", "smece"):
+        floor = found["floors"][key]
+        assert 0 <= floor["low"] <= floor["mean"] <= floor["high"]
+    whole = Predictions.load(tmp_path / "p.npz")
+    expected = Suite.of(whole.scores, whole.labels, kind="logits", classwise=True).summary()
+    assert {key: found[key] for key in KEYS} == pytest.approx({key: expected[key] for key in KEYS})
+
+
+def test_the_table_shows_percent_with_two_decimals(tmp_path, evaluate):
+    p = make(500, 10)
+    p.save(tmp_path / "p.npz")
+    out = evaluate(tmp_path / "p.npz", "--bootstrap", 20).out
+    suite = Suite.of(p.scores, p.labels, kind="logits").summary()
+    rows = {line.split("  ")[0].strip(): line.split() for line in out.splitlines() if line}
+    assert f"{100 * suite['ece']:.2f}" in rows["ECE %"]
+    assert f"{suite['nll']:.4f}" in rows["NLL"]
+    assert all(rows[title][-1] == "500" for title in ("accuracy %", "ECE %", "SmoothECE %"))
+    assert out.startswith("p.npz: logits of 10 classes, n = 500, 15 bins")
+    assert "No miscalibration beyond chance" in out
+
+
+def test_overconfidence_is_called_by_its_name(tmp_path, evaluate):
+    p = make(3000, 10)
+    Predictions(p.scores * 3, p.labels, "logits").save(tmp_path / "hot.npz")
+    Predictions(p.scores / 3, p.labels, "logits").save(tmp_path / "cold.npz")
+    assert "Miscalibrated, overconfident" in evaluate(tmp_path / "hot.npz", "--bootstrap", 0).out
+    assert "Miscalibrated, underconfident" in evaluate(tmp_path / "cold.npz", "--bootstrap", 0).out
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".parquet", ".csv", "parts"])
+def test_every_format_gives_the_same_numbers(tmp_path, numbers, suffix):
+    p = make(300, 3, "probs", dtype=torch.float64)
+    expected = Suite.of(p.scores, p.labels, kind="probs", classwise=True, bins=10).summary()
+    if suffix == ".csv":
+        path, options = write_csv(tmp_path / "p.csv", p), ["--probs", "p0,p1,p2", "--label", "y"]
+    elif suffix == "parts":
+        path, options = tmp_path / "parts", []
+        p[:100].save(path / "a.parquet")
+        p[100:].save(path / "b.parquet")
+    else:
+        path, options = tmp_path / f"p{suffix}", []
+        p.save(path)
+    found = numbers(path, *options, "--bins", 10)
+    assert {key: found[key] for key in KEYS} == pytest.approx({key: expected[key] for key in KEYS})
+    if suffix == "parts":
+        assert numbers(path / "*.parquet", "--bins", 10) == {**found, "file": "*.parquet"}
+
+
+def test_triples_leave_out_what_they_cannot_tell(tmp_path, numbers, evaluate):
+    make(500, 5, "triples").save(tmp_path / "t.npz")
+    found = numbers(tmp_path / "t.npz")
+    assert found["nll"] is found["brier"] is found["classwise_ece"] is None
+    assert found["ece"] > 0
+    assert "NLL" not in evaluate(tmp_path / "t.npz", "--bootstrap", 20).out
+
+
+def test_groups_have_numbers_of_their_own(tmp_path, numbers, evaluate):
+    p = make(600, 5)
+    names = np.array(["young", "old"])[np.arange(600) % 2]
+    rows = pa.array(p.scores.numpy().tolist())
+    pq.write_table(pa.table({"logits": rows, "labels": p.labels.numpy(), "age": names}), tmp_path / "p.parquet")
+    found = numbers(tmp_path / "p.parquet", "--by", "age")
+    assert {name: group["n"] for name, group in found["groups"].items()} == {"young": 300, "old": 300}
+    young = Suite.of(p.scores[::2], p.labels[::2], kind="logits").summary()
+    assert found["groups"]["young"]["ece"] == pytest.approx(young["ece"])
+    assert found["groups"]["young"]["floors"]["ece"]["mean"] > found["floors"]["ece"]["mean"]
+    assert numbers(tmp_path / "p.parquet", "--group", "age", "--by", "group") == found
+    out = evaluate(tmp_path / "p.parquet", "--by", "age", "--bootstrap", 20).out
+    assert "\nyoung  300" in out
+    assert "\nold    300" in out
+
+
+def test_whole_images_are_resampled_when_asked(tmp_path, numbers, evaluate):
+    # Pixels of an image are copies of each other: the truth is known from n / 50 of them, and the interval must say so.
+    few = make(60, 5, seed=3)
+    copies = few[torch.arange(60).repeat_interleave(50)]
+    p = Predictions(copies.scores, copies.labels, "logits", image=torch.arange(60).repeat_interleave(50))
+    p.save(tmp_path / "p.npz")
+    width = {}
+    for by in ([], ["--by", "image"]):
+        found = json.loads(evaluate(tmp_path / "p.npz", *by, "--json", "--bootstrap", 400).out)
+        width[len(by)] = np.diff(found["intervals"]["accuracy"])[0]
+    assert width[2] / width[0] == pytest.approx(50**0.5, rel=0.2)
+    assert "--by image resamples images" in evaluate(tmp_path / "p.npz", "--bootstrap", 20).out
+    assert "--by image resamples" not in evaluate(tmp_path / "p.npz", "--by", "image", "--bootstrap", 20).out
+
+
+def test_two_models_are_compared_on_the_same_samples(tmp_path, numbers, evaluate):
+    p = make(3000, 10)
+    p.save(tmp_path / "a.npz")
+    hot = Predictions(p.scores * 3, p.labels, "logits")
+    hot.save(tmp_path / "b.parquet")
+    found = json.loads(evaluate(tmp_path / "a.npz", tmp_path / "b.parquet", "--json", "--bootstrap", 200).out)
+    a, b = found["files"]
+    (comparison,) = found["comparisons"]
+    assert (comparison["file"], comparison["against"]) == ("b.parquet", "a.npz")
+    ece = comparison["differences"]["ece"]
+    assert ece["difference"] == pytest.approx(b["ece"] - a["ece"])
+    assert 0 < ece["low"] < ece["difference"] < ece["high"]
+    assert ece["p"] < 0.01
+    assert comparison["differences"]["accuracy"]["p"] > 0.5
+    out = evaluate(tmp_path / "a.npz", tmp_path / "b.parquet", "--bootstrap", 20).out
+    assert "b.parquet minus a.npz, on the same 3000 samples" in out
+
+
+def test_models_of_one_file_are_compared_by_name(tmp_path, numbers):
+    p = make(300, 4)
+    np.savez(tmp_path / "nets.npz", one=p.scores, two=p.scores * 2, three=p.scores * 3, labels=p.labels)
+    names = [word for name in ("one", "two", "three") for word in ("--logits", name)]
+    found = numbers(tmp_path / "nets.npz", *names)
+    assert [model["file"] for model in found["files"]] == ["one", "two", "three"]
+    assert [pair["file"] for pair in found["comparisons"]] == ["two", "three"]
+
+
+def test_other_samples_are_not_compared(tmp_path, evaluate):
+    make(300, 4, seed=1).save(tmp_path / "a.npz")
+    make(300, 4, seed=2).save(tmp_path / "b.npz")
+    done = evaluate(tmp_path / "a.npz", tmp_path / "b.npz", "--json", "--bootstrap", 20)
+    assert json.loads(done.out)["comparisons"] == []
+    assert "b.npz is not compared with a.npz: its labels are others" in done.err
+
+
+def test_ignored_rows_do_not_count(tmp_path, numbers, evaluate):
+    p = make(300, 4)
+    labels = torch.where(torch.arange(300) < 50, 255, p.labels)
+    Predictions(p.scores, labels, "logits").save(tmp_path / "p.npz")
+    found = numbers(tmp_path / "p.npz", "--ignore-index", 255)
+    p[50:].save(tmp_path / "q.npz")
+    rest = numbers(tmp_path / "q.npz")
+    assert found["n"] == 250
+    assert {key: found[key] for key in KEYS} == {key: rest[key] for key in KEYS}
+    assert "n = 250, 50 left out" in evaluate(tmp_path / "p.npz", "--ignore-index", 255, "--bootstrap", 0).out
+    assert "row 0: the label is 255" in evaluate(tmp_path / "p.npz", code=2).err
+
+
+def test_markdown_and_no_bootstrap(tmp_path, evaluate):
+    make(300, 4).save(tmp_path / "p.npz")
+    out = evaluate(tmp_path / "p.npz", "--markdown", "--bootstrap", 0).out
+    assert "| metric | value | 95 % interval |" in out
+    assert "| ---: |" in out
+    assert json.loads(evaluate(tmp_path / "p.npz", "--json", "--bootstrap", 0).out)["intervals"] == {}
+
+
+def test_an_infinite_nll_is_null_in_json(tmp_path, numbers):
+    np.savez(tmp_path / "p.npz", probs=np.eye(4)[[0, 1, 2, 3] * 5], labels=np.array([0, 1, 2, 2] * 5))
+    assert numbers(tmp_path / "p.npz")["nll"] is None
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (lambda p: p.write_bytes(b"PK\x03\x04"), "is not a whole .npz file"),
+        (lambda p: np.savez(p, resnet=np.zeros((3, 2)), labels=[0, 1, 1]), "as in --logits resnet"),
+        (lambda p: np.savez(p, logits=np.zeros((3, 2)), y=[0, 1, 1]), "as in --label y"),
+        (lambda p: np.savez(p, logits=[[0.0, np.nan]] * 3, labels=[0, 1, 1]), "row 0: the logits hold NaN"),
+        (lambda p: np.savez(p, probs=[[0.0, 3]] * 3, labels=[0, 1, 1]), "outside 0..1"),
+        (lambda p: np.savez(p, logits=np.zeros((0, 2)), labels=np.zeros(0, int)), "no labelled rows"),
+        (lambda p: np.savez(p, logits=np.zeros((3, 2)), labels=np.full(3, -100)), "no labelled rows"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path, evaluate, made, says):
+    made(tmp_path / "p.npz")
+    done = evaluate(tmp_path / "p.npz", code=2)
+    assert done.out == ""
+    assert done.err.count("\n") == 1
+    assert "p.npz" in done.err or "labelled" in done.err
+    assert says in done.err
+    assert [path.name for path in tmp_path.iterdir()] == ["p.npz"]
+
+
+def test_missing_groups_and_wrong_options_are_bad_input(tmp_path, evaluate):
+    make(30, 4).save(tmp_path / "p.npz")
+    assert "name its column, as in --group" in evaluate(tmp_path / "p.npz", "--by", "group", code=2).err
+    assert "name its column, as in --image" in evaluate(tmp_path / "p.npz", "--by", "image", code=2).err
+    assert "--bins must be 1 or more" in evaluate(tmp_path / "p.npz", "--bins", 0, code=2).err
+    twice = ["--logits", "logits", "--logits", "logits", "--logits", "logits"]
+    assert "3 names of scores for 2 files" in evaluate(tmp_path / "p.npz", tmp_path / "p.npz", *twice, code=2).err
