@@ -95,6 +95,25 @@ class Batch:
     def __len__(self) -> int:
         return self.target.shape[0]
 
+    def __getitem__(self, rows: slice | Tensor) -> Batch:
+        """The batch of some positions: a slice or a mask."""
+        top: TopLabel | None = self.__dict__.get("top")
+        if top is not None:
+            known = {name: value for name, value in vars(top).items() if value is not None}
+            top = TopLabel(**{name: value[rows] for name, value in known.items()})
+        return Batch(
+            None if self._scores is None else self._scores[rows],
+            self.target[rows],
+            self.kind,
+            predicted=None if self._predicted is None else self._predicted[rows],
+            top=top,
+        )
+
+    @property
+    def dense(self) -> bool:
+        """Whether the batch came as maps, ``(N, K, *D)``."""
+        return len(self._shape) > 1
+
     @property
     def scores(self) -> Tensor:
         """``(M, K)``, float32 or wider."""

@@ -1,0 +1,311 @@
+"""Protocols: the conventions under which published calibration errors were computed, so that they can be met again.
+
+A calibration error is not one number: the sides of bins, what becomes of the least confident sample, whether batches
+are averaged and the background counted all change it. A `Protocol` says all of that; two numbers can be compared when
+their protocols are equal.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from acls.errors import InputError, suggest
+from acls.metrics.batch import Batch, Kind
+from acls.metrics.bins import BINS, Bins, edges
+from acls.metrics.cells import adaptive_ece
+from acls.metrics.classwise import ClasswiseBins
+from acls.metrics.proper import Proper
+from acls.metrics.quantiles import Confidences
+from acls.shapes import IGNORE_INDEX
+
+TEMPERATURES = 100
+"""Temperatures of the grid 0.1, 0.2, ..., 10."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How the numbers are computed; hashable, so that a number can carry it."""
+
+    name: str
+    why: str
+    """How it differs from the others, in a sentence."""
+    bins: int = BINS
+    closed: Literal["right", "left"] = "right"
+    """Bins are (lo, hi], or [lo, hi) with 1.0 in a bin of its own."""
+    adaptive: Literal["exact", "interpolated"] = "exact"
+    """Equal-mass bins by splitting the sorted samples, or by `interpolated_aece`."""
+    classes: Literal["all", "up to the largest label"] = "all"
+    """The classes that the classwise error is averaged over."""
+    images: int = 0
+    """Images a batch, each batch measured by itself and then averaged; 0 pools all samples."""
+    weighted: bool = True
+    """Whether batches weigh as many samples as they hold, or all the same."""
+    without: int | None = None
+    """A class whose samples are left out: the background."""
+    temperature: Literal["none", "grid"] = "none"
+    """Whether all scores are first divided by the temperature of the grid that gives the least ECE."""
+
+    def meter(self) -> Meter:
+        """Something to feed with batches that then tells the numbers."""
+        return _GridMeter(self) if self.temperature == "grid" else Meter(self)
+
+    def measure(
+        self,
+        scores: Tensor,
+        target: Tensor,
+        *,
+        kind: Kind = "logits",
+        image: Tensor | None = None,
+        ignore_index: int = IGNORE_INDEX,
+    ) -> dict[str, float]:
+        """The numbers of scores ``(N, K, *D)``; ``image`` says which image each row is from, when rows are pixels."""
+        meter = self.meter()
+        meter.add(Batch.of(scores, target, kind=kind, ignore_index=ignore_index), image)
+        return meter.result()
+
+
+_MBLS = Protocol(
+    "mbls-segmentation",
+    "measured by itself in every batch of 8 images, background pixels left out, then averaged by their number, as "
+    "MbLS and ACLS print for VOC: the value depends on the batch size, and is not below that of the same pixels pooled",
+    adaptive="interpolated",
+    classes="up to the largest label",
+    images=8,
+    without=0,
+)
+
+PROTOCOLS: dict[str, Protocol] = {
+    protocol.name: protocol
+    for protocol in (
+        Protocol("pooled", "all samples or pixels as one set, bins (lo, hi], equal-mass bins that drop nothing"),
+        Protocol("guo", "15 bins (lo, hi] of the largest probability, as Guo et al. (2017): the same ECE as pooled"),
+        Protocol(
+            "aece-reference",
+            "equal-mass edges by interpolation and the classes up to the largest label, as focal_calibration, MbLS and "
+            "ACLS compute them: samples of the least confidence are in no bin, and ties share one",
+            adaptive="interpolated",
+            classes="up to the largest label",
+        ),
+        _MBLS,
+        dataclasses.replace(
+            _MBLS,
+            name="cals-segmentation",
+            why="measured by itself in every image, background kept, all images alike, as CALS prints: one with few "
+            "labelled pixels counts as much as any",
+            images=1,
+            weighted=False,
+            without=None,
+        ),
+        Protocol(
+            "torchmetrics",
+            "bins [lo, hi) with confidences of exactly 1 in a bin of their own, as torchmetrics and torch-uncertainty: "
+            "it differs once float32 saturates, and then is not smaller",
+            closed="left",
+        ),
+        Protocol(
+            "ts-grid",
+            "after the temperature of 0.1, 0.2, ..., 10 that gives the least ECE, as the papers' columns after TS, but "
+            "chosen on these very samples where they have a validation set: it flatters",
+            temperature="grid",
+        ),
+    )
+}
+
+
+def protocol(name: str) -> Protocol:
+    """The protocol of this name."""
+    if name not in PROTOCOLS:
+        raise InputError(f"there is no protocol {name!r}{suggest(name, PROTOCOLS)}")
+    return PROTOCOLS[name]
+
+
+class Meter:
+    """Takes batches in order, and tells the numbers of one protocol."""
+
+    def __init__(self, protocol: Protocol) -> None:
+        self.protocol = protocol
+        self._current: _Sums | None = None
+        self._finished: list[_Sums] = []
+        self._images = 0
+        self._maps = 0
+        self._last_image: int | None = None
+
+    def add(self, batch: Batch, image: Tensor | None = None) -> None:
+        """Take one more batch; ``image`` numbers the image of each row, whose rows must follow each other."""
+        for start, end in self._segments(batch, image):
+            part = batch[start:end] if end - start < len(batch) else batch
+            if self.protocol.without is not None:
+                part = part[part.target != self.protocol.without]
+            if len(part):
+                sums = _Sums.count(part, self.protocol)
+                self._current = sums if self._current is None else self._current + sums
+
+    def result(self) -> dict[str, float]:
+        """The numbers of all batches so far; empty when no sample counted."""
+        groups = [*self._finished, *([] if self._current is None else [self._current])]
+        measured = [group.numbers(self.protocol) for group in groups]
+        if not measured:
+            return {}
+        total = sum(int(numbers["n"]) for numbers in measured)
+        weights = [numbers["n"] / total if self.protocol.weighted else 1 / len(measured) for numbers in measured]
+        return {"n": total} | {
+            name: math.fsum(weight * numbers[name] for weight, numbers in zip(weights, measured, strict=True))
+            for name in measured[0]
+            if name != "n"
+        }
+
+    def _segments(self, batch: Batch, image: Tensor | None) -> Iterator[tuple[int, int]]:
+        """The stretches of rows that go to one group; a group is finished when an image too many for it comes."""
+        if not self.protocol.images:
+            yield 0, len(batch)
+            return
+        if image is None:
+            if not batch.dense:
+                raise InputError(
+                    f"protocol {self.protocol.name!r} measures images by themselves: pass image=, the image of each row"
+                )
+            image = batch.places(self._maps)
+            self._maps += image.shape[0]
+        numbers = batch.spread(image)
+        changes = (numbers[1:] != numbers[:-1]).nonzero()[:, 0] + 1
+        starts = [0, *changes.tolist()] if len(numbers) else []
+        for start, end in zip(starts, [*starts[1:], len(numbers)], strict=False):
+            if (number := int(numbers[start])) != self._last_image:
+                self._last_image = number
+                if self._images == self.protocol.images:
+                    self._finished += [] if self._current is None else [self._current]
+                    self._current, self._images = None, 0
+                self._images += 1
+            yield start, end
+
+
+class _GridMeter(Meter):
+    """Measures at every temperature of the grid, and tells the numbers of the one with the least ECE."""
+
+    def __init__(self, protocol: Protocol) -> None:
+        super().__init__(protocol)
+        # Added up, not multiplied, as the papers' code does, whose 2.8 is 2.800000000000001.
+        self._grid = list(itertools.accumulate([0.1] * TEMPERATURES))
+        self._at: list[tuple[Bins, Proper]] = []
+
+    def add(self, batch: Batch, image: Tensor | None = None) -> None:
+        logits = batch.scores.log() if batch.kind == "probs" else batch.scores
+        scaled = (Batch(logits / temperature, batch.target, "logits") for temperature in self._grid)
+        counted = [(Bins.count(each, self.protocol.bins), Proper.count(each)) for each in scaled]
+        if self._at:
+            both = zip(self._at, counted, strict=True)
+            counted = [(before[0] + now[0], before[1] + now[1]) for before, now in both]
+        self._at = counted
+
+    def result(self) -> dict[str, float]:
+        """The numbers at the chosen temperature; of several that are as good, the lowest."""
+        if not self._at or self._at[0][0].n == 0:
+            return {}
+        errors = [bins.ece for bins, _ in self._at]
+        best = errors.index(min(errors))
+        bins, proper = self._at[best]
+        return {
+            "n": bins.n,
+            "accuracy": proper.accuracy,
+            "temperature": self._grid[best],
+            "nll": proper.nll,
+            "ece": bins.ece,
+            "mce": bins.mce,
+            "rmsce": bins.rmsce,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class _Sums:
+    """What a group of samples adds up to under a protocol."""
+
+    bins: Bins
+    pairs: Confidences | tuple[tuple[Tensor, Tensor], ...]
+    """Confidences with hits; all of them, where the rule needs them one by one."""
+    proper: Proper | None
+    classwise: ClasswiseBins | None
+
+    @classmethod
+    def count(cls, batch: Batch, protocol: Protocol) -> _Sums:
+        top, whole = batch.top, batch.n_classes is not None
+        if protocol.closed == "right":
+            bins = Bins.count(batch, protocol.bins)
+        else:
+            outer = edges(protocol.bins, top.confidence)
+            index = torch.bucketize(top.confidence, outer, right=True) - 1
+            bins = Bins.sums(index, protocol.bins + 1, top.confidence, top.right)
+        return cls(
+            bins,
+            Confidences.count(batch) if protocol.adaptive == "exact" else ((top.confidence, top.right),),
+            Proper.count(batch) if whole else None,
+            ClasswiseBins.count(batch, protocol.bins) if whole else None,
+        )
+
+    def __add__(self, other: _Sums) -> _Sums:
+        def add(mine: Any, theirs: Any) -> Any:
+            return None if mine is None or theirs is None else mine + theirs
+
+        proper, classwise = add(self.proper, other.proper), add(self.classwise, other.classwise)
+        return _Sums(self.bins + other.bins, add(self.pairs, other.pairs), proper, classwise)
+
+    def numbers(self, protocol: Protocol) -> dict[str, float]:
+        """The group's numbers by name."""
+        bins = self.bins
+        found = {"n": bins.n, "accuracy": int(bins.right.sum()) / bins.n}
+        if self.proper is not None:
+            found |= {"nll": self.proper.nll, "brier": self.proper.brier}
+        found |= {"ece": bins.ece, "mce": bins.mce, "rmsce": bins.rmsce}
+        if isinstance(self.pairs, Confidences):
+            found["aece"] = float(adaptive_ece(self.pairs.cells(), protocol.bins)[0])
+        else:
+            confidence, right = (torch.cat(column) for column in zip(*self.pairs, strict=True))
+            found["aece"] = interpolated_aece(confidence, right, protocol.bins)
+        if self.classwise is not None:
+            by_class = self.classwise.ece_by_class()
+            if protocol.classes != "all":
+                by_class = by_class[: int(self.classwise.events.sum(1).nonzero().max()) + 1]
+            found["classwise_ece"] = float(by_class.mean())
+        return found
+
+
+def interpolated_aece(confidence: Tensor, right: Tensor, bins: int) -> float:
+    """Adaptive ECE as its reference code has it: edges where the sorted confidences, interpolated, reach k n / B.
+
+    Bins are (lo, hi] with the least confidence as the lowest edge, so samples of the least confidence are in none, but
+    count in n. Samples with the same confidence share a bin, however many they are (Mukhoti et al., NeurIPS 2020).
+    """
+    n = confidence.shape[0]
+    ordered = confidence.sort().values.double()
+    place = torch.linspace(0, n, bins + 1, dtype=torch.float64, device=confidence.device).clamp(max=n - 1)
+    below = place.long().clamp(max=max(n - 2, 0))
+    edge = torch.lerp(ordered[below], ordered[(below + 1).clamp(max=n - 1)], place - below).to(confidence.dtype)
+    index = torch.bucketize(confidence, edge)
+    residual = torch.bincount(index, weights=confidence.double() - right.double(), minlength=bins + 1)
+    return float(residual[1:].abs().sum()) / n
+
+
+def reference_ace(probabilities: Tensor, target: Tensor, *, bins: int = BINS, threshold: float = 0.0) -> float:
+    """ACE, or with a threshold TACE, as the MDCA authors' code has it.
+
+    For each class, edges at every ⌊n/B⌋-th of the sorted probabilities and at 1, bins (lo, hi]: the least probability
+    is in none, and with a threshold neither is what lies below it, having become 0.
+    """
+    kept = torch.where(probabilities < threshold, 0.0, probabilities).double()
+    n, n_classes = kept.shape
+    ordered = kept.sort(0).values
+    inner = ordered[torch.arange(bins, device=kept.device) * (n // bins)]
+    error = 0.0
+    for k in range(n_classes):
+        edge = torch.cat([inner[:, k], inner.new_ones(1)]).contiguous()
+        index = torch.bucketize(kept[:, k].contiguous(), edge)
+        residual = torch.bincount(index, weights=kept[:, k] - (target == k).double(), minlength=bins + 1)
+        error += float(residual[1 : bins + 1].abs().sum()) / n
+    return error / n_classes
