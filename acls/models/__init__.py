@@ -58,7 +58,7 @@ def build_model(options: ModelOptions, *, n_classes: int, channels: int = 3) -> 
     elif name in segmentation.MODELS:
         model = segmentation.MODELS[name](n_classes, channels, options)
     else:
-        raise InputError(f"there is no model {name!r}{suggest(name, CATALOGUE)}; timm/NAME takes any of timm's")
+        raise InputError(f"there is no model {name!r} (timm/NAME takes any of timm's){suggest(name, CATALOGUE)}")
     if options.weights is not None:
         weights.load_into(model, options.weights)
     return model

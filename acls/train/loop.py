@@ -214,7 +214,8 @@ def _finish(session: Session, folder: RunFolder, at: Progressed) -> Result:
     if session.fabric.is_global_zero:
         text = {"best_epoch": at.best_epoch, "loss": session.loss.settings(), **summaries}
         write_text(folder.summary, json.dumps(text, indent=2) + "\n")
-        draw_figures(folder, at.history, suites)
+        if session.recipe.figures:
+            draw_figures(folder, at.history, suites)
     distributed.barrier()
     return Result(folder.path, at.best_epoch, summaries["val"], summaries["test"], at.history)
 

@@ -108,7 +108,7 @@ def test_mc_dropout_without_dropout_is_refused():
 
 def test_an_unknown_model_is_told_the_closest():
     with pytest.raises(InputError, match="did you mean 'resnet50'"):
-        build("resnet5")
+        build("resnett50")
     with pytest.raises(InputError, match="timm has no model 'resnet18x'"):
         build("timm/resnet18x")
 
