@@ -1,1 +1,87 @@
+"""Calibrators: fix a trained network's probabilities from its logits on held-out data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from acls.calibrators.base import Calibrator, FitReport
+from acls.calibrators.beta import Beta
+from acls.calibrators.dirichlet import Dirichlet
+from acls.calibrators.dropout import MCDropout
+from acls.calibrators.ets import ETS
+from acls.calibrators.histogram import Histogram
+from acls.calibrators.isotonic import Isotonic
+from acls.calibrators.judge import Judgement, judge
+from acls.calibrators.local import IBTS, LTS
+from acls.calibrators.matrix import Matrix
+from acls.calibrators.metacal import MetaCal
+from acls.calibrators.platt import Platt
+from acls.calibrators.production import export, export_onnx, fold
+from acls.calibrators.pts import PTS
+from acls.calibrators.scores import Score
+from acls.calibrators.selective import Selective
+from acls.calibrators.spline import Spline
 from acls.calibrators.temperature import Temperature
+from acls.calibrators.vector import Vector
+from acls.modules import make
+
+REGISTRY: dict[str, type[Calibrator]] = {
+    kind.__name__: kind
+    for kind in (
+        Temperature,
+        Platt,
+        Vector,
+        Matrix,
+        Dirichlet,
+        Beta,
+        Isotonic,
+        Histogram,
+        Spline,
+        ETS,
+        PTS,
+        LTS,
+        IBTS,
+        Selective,
+        MetaCal,
+    )
+}
+"""Every calibrator by its name."""
+
+
+def make_calibrator(name: str, **fields: Any) -> Calibrator:
+    """Build a calibrator by name; upper and lower case are the same.
+
+    >>> make_calibrator("temperature", objective="ece")
+    Temperature(objective='ece')
+    """
+    return make(REGISTRY, name, "calibrator", **fields)
+
+
+__all__ = [
+    "ETS",
+    "IBTS",
+    "LTS",
+    "PTS",
+    "REGISTRY",
+    "Beta",
+    "Calibrator",
+    "Dirichlet",
+    "FitReport",
+    "Histogram",
+    "Isotonic",
+    "Judgement",
+    "MCDropout",
+    "Matrix",
+    "MetaCal",
+    "Platt",
+    "Score",
+    "Selective",
+    "Spline",
+    "Temperature",
+    "Vector",
+    "export",
+    "export_onnx",
+    "fold",
+    "judge",
+    "make_calibrator",
+]

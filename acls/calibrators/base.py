@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from os import PathLike
 from typing import Any, ClassVar
@@ -110,7 +111,7 @@ class Calibrator(Configured):
             rows.check_rereadable(type(self).__name__)
         else:
             rows.hold()
-        self._fit_rows(rows)
+        self._fit_and_report(rows, self._fit)
         return self
 
     def forward(self, logits: Tensor) -> Tensor:
@@ -178,8 +179,8 @@ class Calibrator(Configured):
         for name, value in values.items():
             setattr(self, name, value.detach().to(like) if value.is_floating_point() else value.to(like.device))
 
-    def _fit_rows(self, rows: Rows) -> None:
-        outcome = self._fit(rows)
+    def _fit_and_report(self, rows: Rows, fit: Callable[[Rows], Outcome]) -> None:
+        outcome = fit(rows)
         tally = outcome.before or tally_scores(rows, uncalibrated)
         before = tally.score()
         after = (outcome.after or tally_scores(rows, self._transform)).score()

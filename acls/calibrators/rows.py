@@ -95,18 +95,26 @@ class Rows:
     def folds(self, n: int) -> Tensor:
         """Assign each row of `all` a fold 0..n-1; the positions of one map, or of one group, stay together."""
         logits, labels, group = self._in_order()
-        row_codes = _codes(logits, labels)
+        row_codes = codes(logits, labels)
         _, group = group.unique(return_inverse=True)
-        codes = row_codes.new_zeros(int(group.max()) + 1).scatter_add_(0, group, row_codes)
+        totals = row_codes.new_zeros(int(group.max()) + 1).scatter_add_(0, group, row_codes)
         # Groups are dealt out in the order of their content's code, so that folds have equal sizes.
-        rank = codes.argsort(stable=True).argsort(stable=True)
+        rank = totals.argsort(stable=True).argsort(stable=True)
         return (rank % n)[group]
+
+    def sample_folds(self, n: int) -> Tensor:
+        """Assign each sample or map, in the order they came, a fold 0..n-1, by its content."""
+        assert self._held is not None
+        logits, labels, group = self._held
+        totals = torch.zeros(int(group.max()) + 1, dtype=torch.int64, device=group.device)
+        totals.scatter_add_(0, group, codes(logits, labels))
+        return totals.argsort(stable=True).argsort(stable=True) % n
 
     def _in_order(self) -> tuple[Tensor, Tensor, Tensor]:
         self.hold()
         assert self._held is not None
         logits, labels, group = self._held
-        order = _codes(logits, labels).argsort(stable=True)
+        order = codes(logits, labels).argsort(stable=True)
         return logits[order], labels[order], group[order]
 
 
@@ -162,14 +170,14 @@ def _chunks(logits: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         yield logits[start : start + size], labels[start : start + size]
 
 
-def _codes(logits: Tensor, labels: Tensor) -> Tensor:
+def codes(logits: Tensor, labels: Tensor) -> Tensor:
     """Return an int64 for each row that depends on its bits alone; integer sums are exact, whatever their order."""
     bits = logits.contiguous().view(torch.int64 if logits.dtype == torch.float64 else torch.int32)
     columns = torch.arange(1, logits.shape[1] + 1, device=logits.device) * 0x9E3779B97F4A7C1 | 1
-    codes = labels * 0x2545F4914F6CDD1D
+    mixed = labels * 0x2545F4914F6CDD1D
     size = max(1, CHUNK // logits.shape[1])
     for start in range(0, len(labels), size):
         part = bits[start : start + size].long() * columns
-        codes[start : start + size] += (part ^ (part >> 29)).sum(1)
-    codes = codes * 0x5851F42D4C957F2D
-    return codes ^ (codes >> 32)
+        mixed[start : start + size] += (part ^ (part >> 29)).sum(1)
+    mixed = mixed * 0x5851F42D4C957F2D
+    return mixed ^ (mixed >> 32)

@@ -36,6 +36,13 @@ class ScoreTally:
         part = Bins.sums(bin_of(confidence, BINS), BINS, confidence, hit)
         self._bins = part if self._bins is None else self._bins + part
 
+    def __add__(self, other: ScoreTally) -> ScoreTally:
+        both = ScoreTally(len(self.counts))
+        both.counts = self.counts + other.counts
+        both._nll = self._nll + other._nll
+        both._bins = self._bins if other._bins is None else other._bins if self._bins is None else self._bins + other._bins
+        return both
+
     @property
     def n(self) -> int:
         return int(self.counts.sum())

@@ -1,0 +1,379 @@
+"""Affine maps of features, fitted by regularised softmax regression: what Vector, Matrix and Dirichlet share.
+
+The map is ``softmax(x + A x + b)`` with x the features scaled by their best temperature, so that A and b are small and
+a ridge on them pulls towards temperature scaling. The problem is convex and, thanks to the ridge, has one minimum.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from acls.calibrators.rows import CHUNK, Rows
+from acls.calibrators.temperature import solve
+
+FOLDS = 10
+FEWER_FOLDS_FROM = 20_000
+"""With so many rows half the folds tell as much."""
+STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+"""Ridge strengths that cross-validation chooses from."""
+WHITEN_UP_TO = 1000
+"""With more values than this the solver scales each by itself instead of by the whole Hessian."""
+SAMPLE = 4096
+"""Rows from which the Hessian that whitens the problem is estimated."""
+
+Strength = tuple[float, float]
+"""The ridge on the diagonal and the bias, and on the rest."""
+Chunks = Sequence[tuple[Tensor, Tensor]]
+
+
+class Design(ABC):
+    """How a flat vector of values makes (A, b), for K classes; everything in float64."""
+
+    def __init__(self, n_classes: int) -> None:
+        self.n_classes = n_classes
+
+    size: int
+
+    @abstractmethod
+    def penalty(self, strength: Strength, n: int) -> Tensor:
+        """Return the ridge on each value; it grows with the number of values for each row, as overfitting does."""
+
+    @abstractmethod
+    def shift(self, values: Tensor, x: Tensor) -> Tensor:
+        """Return ``A x + b`` for rows x."""
+
+    @abstractmethod
+    def pull(self, residual: Tensor, x: Tensor) -> Tensor:
+        """Return the gradient of ``sum(residual * shift)`` in the values."""
+
+    @abstractmethod
+    def matrix(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Return A, or only its diagonal where it has no more, and b."""
+
+    @abstractmethod
+    def curvature(self, probs: Tensor, x: Tensor) -> Tensor:
+        """Return the sum of the rows' Hessians: ``(size, size)``, or only its diagonal ``(size,)``."""
+
+
+class Diagonal(Design):
+    """A is diagonal: the values are its K entries and the K of b."""
+
+    def __init__(self, n_classes: int) -> None:
+        super().__init__(n_classes)
+        self.size = 2 * n_classes
+
+    def penalty(self, strength: Strength, n: int) -> Tensor:
+        return torch.full((self.size,), strength[0] * self.n_classes / n, dtype=torch.float64)
+
+    def shift(self, values: Tensor, x: Tensor) -> Tensor:
+        diagonal, bias = values.split(self.n_classes)
+        return x * diagonal + bias
+
+    def pull(self, residual: Tensor, x: Tensor) -> Tensor:
+        return torch.cat([(residual * x).sum(0), residual.sum(0)])
+
+    def matrix(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        diagonal, bias = values.split(self.n_classes)
+        return diagonal, bias
+
+    def curvature(self, probs: Tensor, x: Tensor) -> Tensor:
+        if self.size > WHITEN_UP_TO:
+            weight = probs * (1 - probs)
+            return torch.cat([(weight * x * x).sum(0), weight.sum(0)])
+        outer = torch.cat([probs * x, probs], dim=1)
+        hessian = -outer.T @ outer
+        k = self.n_classes
+        hessian.diagonal()[:k] += (probs * x * x).sum(0)
+        hessian.diagonal()[k:] += probs.sum(0)
+        mixed = (probs * x).sum(0)
+        hessian[:k, k:].diagonal().add_(mixed)
+        hessian[k:, :k].diagonal().add_(mixed)
+        return hessian
+
+
+class Full(Design):
+    """A is any matrix: the values are (A, b) as a ``(K, K + 1)`` array."""
+
+    def __init__(self, n_classes: int) -> None:
+        super().__init__(n_classes)
+        self.size = n_classes * (n_classes + 1)
+
+    def penalty(self, strength: Strength, n: int) -> Tensor:
+        k = self.n_classes
+        ridge = torch.full((k, k + 1), strength[1] * k * (k - 1) / n, dtype=torch.float64)
+        ridge[:, k] = strength[0] * k / n
+        ridge.diagonal()[:] = strength[0] * k / n
+        return ridge.flatten()
+
+    def shift(self, values: Tensor, x: Tensor) -> Tensor:
+        off, bias = self.matrix(values)
+        return torch.addmm(bias, x, off.T)
+
+    def pull(self, residual: Tensor, x: Tensor) -> Tensor:
+        return torch.cat([residual.T @ x, residual.sum(0)[:, None]], dim=1).flatten()
+
+    def matrix(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        array = values.view(self.n_classes, self.n_classes + 1)
+        return array[:, :-1], array[:, -1]
+
+    def curvature(self, probs: Tensor, x: Tensor) -> Tensor:
+        k = self.n_classes
+        inputs = torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
+        if self.size > WHITEN_UP_TO:
+            return ((probs * (1 - probs)).T @ inputs.square()).flatten()
+        outer = (probs[:, :, None] * inputs[:, None, :]).flatten(1)
+        hessian = (-outer.T @ outer).view(k, k + 1, k, k + 1)
+        for own in range(k):
+            hessian[own, :, own, :] += (inputs * probs[:, own, None]).T @ inputs
+        return hessian.reshape(self.size, self.size)
+
+
+class LowRank(Design):
+    """A is a diagonal and a small matrix between the directions in which the features vary most: ``D + Q M Q^T``.
+
+    With K classes and r directions it has 2 K + r^2 values where a full matrix has K^2 + K, so it does not overfit
+    where K is large.
+    """
+
+    def __init__(self, directions: Tensor) -> None:
+        super().__init__(directions.shape[0])
+        self.directions = directions
+        self.rank = directions.shape[1]
+        self.size = 2 * self.n_classes + self.rank**2
+
+    def penalty(self, strength: Strength, n: int) -> Tensor:
+        k, r = self.n_classes, self.rank
+        ridge = torch.full((self.size,), strength[0] * k / n, dtype=torch.float64)
+        ridge[2 * k :] = strength[1] * r * r / n
+        return ridge
+
+    def shift(self, values: Tensor, x: Tensor) -> Tensor:
+        diagonal, bias, mixing = self._split(values)
+        return x * diagonal + bias + (x @ self.directions) @ mixing.T @ self.directions.T
+
+    def pull(self, residual: Tensor, x: Tensor) -> Tensor:
+        mixing = (residual @ self.directions).T @ (x @ self.directions)
+        return torch.cat([(residual * x).sum(0), residual.sum(0), mixing.flatten()])
+
+    def matrix(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        diagonal, bias, mixing = self._split(values)
+        return diagonal.diag() + self.directions @ mixing @ self.directions.T, bias
+
+    def curvature(self, probs: Tensor, x: Tensor) -> Tensor:
+        weight = probs * (1 - probs)
+        mixing = (weight @ self.directions.square()).T @ (x @ self.directions).square()
+        return torch.cat([(weight * x * x).sum(0), weight.sum(0), mixing.flatten()])
+
+    def _split(self, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        k = self.n_classes
+        return values[:k], values[k : 2 * k], values[2 * k :].view(self.rank, self.rank)
+
+
+def main_directions(features: Tensor, rank: int) -> Tensor:
+    """Return the ``(K, rank)`` orthonormal directions in which features vary most."""
+    x = features - features.mean(1, keepdim=True)
+    x = x - x.mean(0)
+    return torch.linalg.eigh(x.T @ x).eigenvectors[:, -rank:]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """An affine map ``W x + b`` of the features as they came, and how its fit went."""
+
+    weight: Tensor
+    """``(K, K)``, or the diagonal ``(K,)``."""
+    bias: Tensor
+    strength: Strength
+    gap: float
+    at_boundary: bool
+
+
+def fit_affine(
+    rows: Rows,
+    make_design: Callable[[Tensor], Design],
+    features: Callable[[Tensor], Tensor],
+    strength: float | None,
+) -> Fitted:
+    """Fit an affine map of features to rows; without a strength cross-validation chooses it."""
+    start = solve(rows)
+    some, _ = rows.first()
+    # At the boundary the temperature says nothing about the scale of the logits.
+    scale = 1 / float(some.double().std().clamp(min=1e-30)) if start.at_boundary else start.beta
+    design = make_design(features(some[:: max(1, len(some) // SAMPLE)]).double() * scale)
+
+    def scaled(logits: Tensor) -> Tensor:
+        return features(logits.double()) * scale
+
+    if strength is None:
+        logits, labels = rows.all()
+        chunks = _fold_chunks(scaled(logits), labels, rows.folds(FOLDS if len(labels) < FEWER_FOLDS_FROM else FOLDS // 2))
+        chosen = _choose_strength(design, chunks)
+        whole: Chunks = [chunk for fold in chunks for chunk in fold]
+    elif rows.held:
+        chosen = (strength, strength)
+        whole = [(scaled(logits), labels) for logits, labels in rows]
+    else:
+        chosen = (strength, strength)
+        whole = _Scaled(rows, scaled)
+    solution = minimize(design, whole, chosen)
+    weight, bias = design.matrix(solution.values)
+    eye = torch.eye(design.n_classes, dtype=torch.float64, device=weight.device)
+    weight = (weight + (1 if weight.ndim == 1 else eye)) * scale
+    return Fitted(weight, bias, chosen, solution.gap, start.at_boundary or not solution.converged)
+
+
+class _Scaled(Sequence[tuple[Tensor, Tensor]]):
+    """The features of rows that are read anew in each pass."""
+
+    def __init__(self, rows: Rows, scaled: Callable[[Tensor], Tensor]) -> None:
+        self._rows, self._scaled = rows, scaled
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        return ((self._scaled(logits), labels) for logits, labels in self._rows)
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
+def _fold_chunks(x: Tensor, labels: Tensor, folds: Tensor) -> list[Chunks]:
+    size = max(1, CHUNK // x.shape[1])
+    parts = []
+    for fold in range(int(folds.max()) + 1):
+        own = folds == fold
+        parts.append(list(zip(x[own].split(size), labels[own].split(size), strict=True)) if own.any() else [])
+    return [part for part in parts if part]
+
+
+def _choose_strength(design: Design, folds: list[Chunks]) -> Strength:
+    """Choose by cross-validation: first for the diagonal and the bias alone, then for the rest beside them."""
+    if len(folds) < 2:
+        return 1.0, 1.0
+    few = Diagonal(design.n_classes)
+    diagonal = _walk(lambda strength, starts: _held_out(few, folds, (strength, strength), starts))
+    if isinstance(design, Diagonal):
+        return diagonal, diagonal
+    return diagonal, _walk(lambda strength, starts: _held_out(design, folds, (diagonal, strength), starts))
+
+
+def _walk(held_out: Callable[[float, list[Tensor]], float]) -> float:
+    """Go from strength 1 to where the held-out NLL is less, as long as it falls."""
+    losses: dict[int, float] = {}
+    starts: list[Tensor] = []
+
+    def loss(at: int) -> float:
+        if at not in losses:
+            losses[at] = held_out(STRENGTHS[at], starts)
+        return losses[at]
+
+    at = STRENGTHS.index(1.0)
+    for direction in (1, -1):
+        while 0 <= at + direction < len(STRENGTHS) and loss(at + direction) < loss(at):
+            at += direction
+    return STRENGTHS[at]
+
+
+def _held_out(design: Design, folds: list[Chunks], strength: Strength, starts: list[Tensor]) -> float:
+    """Return the NLL of each fold under the fit to the others; ``starts`` holds the last fits, for the next to start at."""
+    total, n = 0.0, 0
+    for i, fold in enumerate(folds):
+        rest = [chunk for j, other in enumerate(folds) if j != i for chunk in other]
+        values = minimize(design, rest, strength, starts[i] if len(starts) > i else None, enough=1e-7).values
+        total += sum(float(cross_entropy(x + design.shift(values, x), labels, reduction="sum")) for x, labels in fold)
+        n += sum(len(labels) for _, labels in fold)
+        if len(starts) > i:
+            starts[i] = values
+        else:
+            starts.append(values)
+    return total / n
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The values that minimise the objective, and an estimate of how far above its minimum it stayed."""
+
+    values: Tensor
+    gap: float
+    converged: bool
+
+
+def minimize(
+    design: Design, chunks: Chunks, strength: Strength, start: Tensor | None = None, enough: float = 1e-13
+) -> Solution:
+    """Minimise mean NLL plus ridge by L-BFGS with strong Wolfe steps, in coordinates in which the Hessian is near one.
+
+    There, half the squared gradient is the distance to the minimum: the certificate.
+    """
+    first = next(iter(chunks))[0]
+    n = sum(len(labels) for _, labels in chunks)
+    ridge = design.penalty(strength, n).to(first.device)
+    origin = torch.zeros(design.size, dtype=torch.float64, device=first.device) if start is None else start
+    unwhiten = _whitening(design, chunks, origin, ridge, n)
+    point = torch.zeros_like(origin)
+
+    def values() -> Tensor:
+        return origin + unwhiten(point, False)
+
+    def objective() -> float:
+        now = values()
+        total, gradient = 0.0, torch.zeros_like(now)
+        for x, labels in chunks:
+            log_probs = (x + design.shift(now, x)).log_softmax(1)
+            index = labels[:, None]
+            total -= float(log_probs.gather(1, index).sum())
+            residual = log_probs.exp_()
+            residual.scatter_add_(1, index, torch.full_like(index, -1, dtype=residual.dtype))
+            gradient += design.pull(residual, x)
+        point.grad = unwhiten(gradient / n + 2 * ridge * now, True)
+        return total / n + float((ridge * now * now).sum())
+
+    limit = (2 * enough / design.size) ** 0.5
+    gap = float("inf")
+    for _ in range(5):
+        optimizer = torch.optim.LBFGS(
+            [point], max_iter=200, history_size=20, tolerance_grad=limit, tolerance_change=0, line_search_fn="strong_wolfe"
+        )
+        optimizer.step(objective)  # type: ignore[arg-type]
+        objective()
+        assert point.grad is not None
+        gap = float(point.grad.square().sum()) / 2
+        if gap <= enough:
+            break
+    return Solution(values(), gap, converged=gap <= max(1e-8, enough))
+
+
+def _whitening(
+    design: Design, chunks: Chunks, values: Tensor, ridge: Tensor, n: int
+) -> Callable[[Tensor, bool], Tensor]:
+    """Return the map from whitened coordinates to values (and, transposed, of gradients back)."""
+    hessian, seen = None, 0
+    for x, _ in chunks:
+        part = x[:: max(1, -(-len(x) // SAMPLE))]
+        probs = (part + design.shift(values, part)).softmax(1)
+        term = design.curvature(probs, part)
+        hessian = term if hessian is None else hessian + term
+        seen += len(part)
+        if seen >= SAMPLE:
+            break
+    assert hessian is not None
+    hessian = hessian / seen
+    if hessian.ndim == 1:
+        scale = (hessian + 2 * ridge).clamp(min=1e-12).rsqrt()
+        return lambda vector, transposed: scale * vector
+    hessian.diagonal().add_(2 * ridge + 1e-12 * float(hessian.diagonal().mean()) + 1e-30)
+    factor = torch.linalg.cholesky(hessian)
+
+    def unwhiten(vector: Tensor, transposed: bool) -> Tensor:
+        # hessian = L L^T, so values = L^-T point and the gradient at the point is L^-1 gradient
+        solved = torch.linalg.solve_triangular(factor if transposed else factor.T, vector[:, None], upper=not transposed)
+        return solved[:, 0]
+
+    return unwhiten

@@ -1,0 +1,165 @@
+"""Ensemble temperature scaling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import field
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from acls.calibrators.base import Calibrator, Outcome
+from acls.calibrators.rows import Rows, sum_over
+from acls.calibrators.scores import Score
+from acls.calibrators.temperature import solve
+from acls.modules import choose
+
+
+class ETS(Calibrator):
+    """Mix three forecasts: ``w1 softmax(z / T) + w2 softmax(z) + w3 / K``, weights >= 0 that sum to 1.
+
+    T is fitted first, then the weights, both to the NLL or, with ``objective="mse"`` as in the authors' code, to the mean
+    squared distance from the one-hot label. The problem of the weights is convex and solved exactly, face by face of
+    the simplex. (Mix-n-Match: Zhang, Kailkhura and Han, ICML 2020)
+    """
+
+    keeps_ranking = True
+    streams = True
+    paper = "Zhang et al., ICML 2020"
+
+    objective: str = "nll"
+
+    temperature: Tensor = field(init=False)
+    weight: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        choose("objective", self.objective, ("nll", "mse"))
+
+    def _fit(self, rows: Rows) -> Outcome:
+        if self.objective == "nll":
+            solved = solve(rows)
+            weight = _nll_weights(rows, solved.beta)
+            outcome = Outcome(gap=solved.gap, at_boundary=solved.at_boundary, warnings=solved.warnings)
+            temperature = 1 / solved.beta
+        else:
+            temperature, outcome = _mse_temperature(rows), Outcome()
+            weight = _mse_weights(rows, 1 / temperature)
+        self._learn(rows.first()[0], temperature=torch.tensor(temperature, dtype=torch.float64), weight=weight)
+        return outcome
+
+    def _transform(self, rows: Tensor) -> Tensor:
+        tempered, plain = (rows / self.temperature).log_softmax(1), rows.log_softmax(1)
+        uniform = torch.full_like(plain, -math.log(rows.shape[1]))
+        return torch.stack([tempered, plain, uniform], dim=2).add(self.weight.log()).logsumexp(2)
+
+    def _reset(self, like: Tensor) -> None:
+        self._learn(like, temperature=torch.ones(()), weight=torch.tensor([0.0, 1.0, 0.0]))
+
+    def _helps(self, before: Score, after: Score) -> bool:
+        return super()._helps(before, after) if self.objective == "nll" else True
+
+
+def _nll_weights(rows: Rows, beta: float) -> Tensor:
+    def chances() -> Tensor:
+        parts = []
+        for logits, labels in rows:
+            index, z = labels[:, None], logits.double()
+            tempered, plain = (z * beta).softmax(1).gather(1, index), z.softmax(1).gather(1, index)
+            parts.append(torch.cat([tempered, plain, torch.full_like(plain, 1 / z.shape[1])], dim=1))
+        return torch.cat(parts)
+
+    given = chances()  # three numbers a row: what each forecast gave the true class
+    n = len(given)
+
+    def value(w: Tensor) -> float:
+        return -float((given @ w).log().mean())
+
+    def derivatives(w: Tensor) -> tuple[Tensor, Tensor]:
+        ratio = given / (given @ w)[:, None]
+        return -ratio.mean(0), ratio.T @ ratio / n
+
+    return simplex_minimum(value, derivatives, given.device)
+
+
+def _mse_weights(rows: Rows, beta: float) -> Tensor:
+    """Minimise ``w^T A w - 2 b^T w``, whose A and b are sums over the rows."""
+
+    def moments(logits: Tensor, labels: Tensor) -> Tensor:
+        z = logits.double()
+        forecasts = torch.stack([(z * beta).softmax(1), z.softmax(1), torch.full_like(z, 1 / z.shape[1])])
+        products = torch.einsum("imk,jmk->ij", forecasts, forecasts)
+        hits = forecasts.gather(2, labels[None, :, None].expand(3, -1, 1)).sum((1, 2))
+        return torch.cat([products, hits[None], torch.full_like(hits, len(labels))[None]])
+
+    total = sum_over(rows, moments)
+    a, b = total[:3] / total[4], total[3] / total[4]
+    return simplex_minimum(
+        lambda w: float(w @ a @ w - 2 * b @ w), lambda w: (2 * (a @ w) - 2 * b, 2 * a), total.device
+    )
+
+
+def _mse_temperature(rows: Rows) -> float:
+    """Return the T in [0.05, 20] with the least squared distance, which may have several minima: scan, then refine."""
+
+    def distances(logits: Tensor, labels: Tensor, betas: list[float]) -> Tensor:
+        z, index = logits.double(), labels[:, None]
+        probs = (torch.softmax(z * beta, 1) for beta in betas)
+        return torch.stack([(p.square().sum(1) - 2 * p.gather(1, index)[:, 0]).sum() for p in probs])
+
+    low, high = math.log(0.05), math.log(20.0)
+    while high - low > 1e-9:
+        logs = torch.linspace(low, high, 33, dtype=torch.float64).tolist()
+        total = sum_over(rows, lambda z, y: distances(z, y, [math.exp(-u) for u in logs]))
+        best = int(total.argmin())
+        low, high = logs[max(best - 1, 0)], logs[min(best + 1, 32)]
+    return math.exp((low + high) / 2)
+
+
+def simplex_minimum(
+    value: Callable[[Tensor], float], derivatives: Callable[[Tensor], tuple[Tensor, Tensor]], device: torch.device
+) -> Tensor:
+    """Minimise a convex function of three weights that are >= 0 and sum to 1, to the precision of float64.
+
+    The minimum lies inside one of the seven faces of the simplex; each is searched by Newton's steps within it.
+    """
+    best, least = torch.zeros(3, dtype=torch.float64, device=device), math.inf
+    for size in (1, 2, 3):
+        for face in combinations(range(3), size):
+            w = torch.zeros(3, dtype=torch.float64, device=device)
+            w[list(face)] = 1 / size
+            if size > 1:
+                w = _newton_in_face(w, list(face), value, derivatives)
+            # A larger face has to do better by more than rounding: else a weight stays exactly 0.
+            if value(w) < least - (1e-13 if size > 1 else 0):
+                best, least = w, value(w)
+    return best
+
+
+def _newton_in_face(
+    w: Tensor,
+    face: list[int],
+    value: Callable[[Tensor], float],
+    derivatives: Callable[[Tensor], tuple[Tensor, Tensor]],
+) -> Tensor:
+    size, now = len(face), value(w)
+    for _ in range(200):
+        slope, curvature = derivatives(w)
+        system = torch.ones((size + 1, size + 1), dtype=torch.float64, device=w.device)
+        system[:size, :size] = curvature[face][:, face] + 1e-14 * torch.eye(size, dtype=torch.float64, device=w.device)
+        system[size, size] = 0
+        # Steps along the face leave the sum of the weights at 1.
+        right = torch.cat([-slope[face], torch.zeros(1, dtype=torch.float64, device=w.device)])
+        step = torch.zeros_like(w)
+        step[face] = torch.linalg.lstsq(system.cpu(), right.cpu()[:, None]).solution[:size, 0].to(w)
+        shrinks = step < 0
+        length = min(1.0, float((w[shrinks] / -step[shrinks]).min()) * 0.99) if shrinks.any() else 1.0
+        while length > 1e-12 and value(w + length * step) > now:
+            length /= 2
+        new = w + length * step
+        if length <= 1e-12 or float((length * step).abs().max()) < 1e-15:
+            break
+        w, now = new, value(new)
+    return w

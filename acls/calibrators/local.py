@@ -1,0 +1,231 @@
+"""Local temperature scaling for dense maps: each position's temperature comes from what is around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import field
+
+import torch
+from torch import Tensor
+from torch.nn.functional import conv2d, nll_loss, pad
+from typing_extensions import Self
+
+from acls.calibrators.base import Calibrator, Outcome
+from acls.calibrators.rows import Batches, Rows, codes, finite, sum_over
+from acls.calibrators.scores import ScoreTally
+from acls.calibrators.temperature import solve
+from acls.errors import InputError
+from acls.shapes import check_logits
+
+KERNEL, DILATION = 5, 2
+REACH = DILATION * (KERNEL // 2)
+LARGEST_FACTOR = 3.0
+"""The log of how far a position's temperature may be from the common one."""
+BATCH = 2**20
+"""Positions times classes of the maps in one training step."""
+
+Part = tuple[Tensor, Tensor, "Tensor | None"]
+"""Some maps of logits (n, K, H, W), their targets (n, H, W), and their images."""
+
+
+class LTS(Calibrator):
+    """Divide each position's logits by its own temperature, from 5 x 5 convolutions (dilation 2) of logits and image.
+
+    Four maps of the logits are mixed by gates in a tree, and the result is mixed with a map of the image by one more gate:
+    ``T = T0 exp(m)``, with T0 the best common temperature and m starting close to 0. ``fit(logits, target, image=...)``;
+    without image that branch is left out, also in use. Rows ``(N, K)`` are maps of one position.
+    (Ding et al., ICCV 2021. There all weights start at 0, which keeps the four maps equal for ever; here a small
+    random start, from ``seed``, tells them apart, and positivity comes from exp instead of relu.)
+    """
+
+    keeps_ranking = True
+    pointwise = False
+    paper = "Ding et al., ICCV 2021"
+
+    steps: int = 200
+    learning_rate: float = 0.01
+    seed: int = 0
+
+    temperature: Tensor = field(init=False)
+    center: Tensor = field(init=False)
+    scale: Tensor = field(init=False)
+    logit_weight: Tensor = field(init=False)
+    logit_bias: Tensor = field(init=False)
+    image_weight: Tensor = field(init=False)
+    image_bias: Tensor = field(init=False)
+
+    @torch.no_grad()
+    def fit(
+        self,
+        logits: Tensor | Batches,
+        target: Tensor | None = None,
+        *,
+        group: Tensor | None = None,
+        image: Tensor | None = None,
+    ) -> Self:
+        """Learn from maps ``(N, K, H, W)``, targets ``(N, H, W)`` and, if wanted, images ``(N, C, H, W)``.
+
+        An iterable of batches holds (logits, target) or (logits, target, image).
+        """
+        batches = [(logits, target, image)] if isinstance(logits, Tensor) else list(logits)
+        pairs = [(batch[0], batch[1]) for batch in batches]
+        if isinstance(logits, Tensor) and target is None:
+            raise InputError("target is missing: pass fit(logits, target), or an iterable of (logits, target)")
+        rows = Rows(pairs, None, group=None, ignore_index=self.ignore_index)  # type: ignore[arg-type]
+        rows.hold()
+        parts = [part for batch in batches for part in _split(*batch)]  # type: ignore[arg-type]
+        self._fit_and_report(rows, lambda rows: self._fit_maps(rows, parts))
+        return self
+
+    def forward(self, logits: Tensor, image: Tensor | None = None) -> Tensor:
+        """Return calibrated log-probabilities of maps, with their images if it was fitted with images."""
+        check_logits(logits)
+        self._check_fitted(logits.shape[1])
+        if image is None and self.image_weight.numel():
+            raise InputError(f"{type(self).__name__} was fitted with images: pass them as the second argument")
+        maps = _as_map(logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits)
+        return self._map(maps, image, self._weights()).reshape(logits.shape)
+
+    def _fit(self, rows: Rows) -> Outcome:
+        return self._fit_maps(rows, list(_split(*rows.all())))
+
+    def _fit_maps(self, rows: Rows, parts: list[Part]) -> Outcome:
+        solved = solve(rows)
+        some = rows.first()[0]
+        n_classes, image = some.shape[1], parts[0][2]
+        center, scale = _moments(rows)
+        generator = torch.Generator().manual_seed(self.seed)
+
+        def small(*shape: int) -> Tensor:
+            return 1e-2 * torch.randn(shape, generator=generator) / (n_classes * KERNEL**2) ** 0.5
+
+        self._learn(
+            some,
+            temperature=torch.tensor(1 / solved.beta, dtype=torch.float64),
+            center=center,
+            scale=scale,
+            logit_weight=small(8, n_classes, KERNEL, KERNEL),
+            logit_bias=torch.zeros(8),
+            image_weight=small(1, 0 if image is None else image.shape[1], KERNEL, KERNEL),
+            image_bias=torch.zeros(1),
+        )
+        self._train(parts)
+        after = ScoreTally(n_classes)
+        for logits, target, image in parts:
+            log_probs = self._map(logits, image, self._weights()).movedim(1, -1).flatten(0, -2)
+            valid = target.flatten() != self.ignore_index
+            log_probs, labels = log_probs[valid], target.flatten()[valid]
+            top, predicted = log_probs.max(1)
+            after.add(-log_probs.gather(1, labels[:, None])[:, 0], top.exp(), predicted == labels, labels)
+        return Outcome(after=after, at_boundary=solved.at_boundary, warnings=solved.warnings)
+
+    def _train(self, parts: list[Part]) -> None:
+        """Lower the NLL by Adam, a batch of maps a step, and keep the best of the passes over all."""
+        weights = [weight.clone().requires_grad_(True) for weight in self._weights()]
+        optimizer = torch.optim.Adam(weights, lr=self.learning_rate)
+        passes = max(1, -(-self.steps // len(parts)))
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, passes)
+        best, least = [weight.detach().clone() for weight in weights], self._nll(parts, weights)
+        for _ in range(passes):
+            for logits, target, image in parts:
+                optimizer.zero_grad()
+                with torch.enable_grad():
+                    log_probs = self._map(logits, image, weights)
+                    loss = nll_loss(log_probs, target, ignore_index=self.ignore_index, reduction="sum")
+                    (loss / (target != self.ignore_index).sum().clamp(min=1)).backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+            schedule.step()
+            nll = self._nll(parts, weights)
+            if nll < least:
+                best, least = [weight.detach().clone() for weight in weights], nll
+        names = ("logit_weight", "logit_bias", "image_weight", "image_bias")
+        self._learn(best[0], **dict(zip(names, best, strict=True)))
+
+    def _nll(self, parts: list[Part], weights: list[Tensor]) -> float:
+        return sum(
+            float(nll_loss(self._map(z, image, weights), y, ignore_index=self.ignore_index, reduction="sum").double())
+            for z, y, image in parts
+        )
+
+    def _weights(self) -> list[Tensor]:
+        return [self.logit_weight, self.logit_bias, self.image_weight, self.image_bias]
+
+    def _map(self, logits: Tensor, image: Tensor | None, weights: list[Tensor]) -> Tensor:
+        logits = finite(logits)
+        shape = (1, -1, 1, 1)
+        inputs = (logits - self.center.view(shape)) / self.scale.view(shape)
+        # Beyond ten deviations a logit says no more than "far".
+        maps = _conv(inputs.clamp(-10, 10), weights[0], weights[1])
+        t1, t2, t3, t4 = maps[:, 0:4].unbind(1)
+        g1, g2, g3, g4 = maps[:, 4:8].sigmoid().unbind(1)
+        local = g3 * (g1 * t1 + (1 - g1) * t2) + (1 - g3) * (g2 * t3 + (1 - g2) * t4)
+        if image is not None and weights[2].numel():
+            local = g4 * local + (1 - g4) * _conv(image.to(logits.dtype), weights[2], weights[3])[:, 0]
+        factor = LARGEST_FACTOR * torch.tanh(self._spread(local) / LARGEST_FACTOR)
+        return (logits / self.temperature * (-factor).exp()[:, None]).log_softmax(1)
+
+    def _spread(self, local: Tensor) -> Tensor:
+        return local
+
+    def _transform(self, rows: Tensor) -> Tensor:
+        return self._map(rows[:, :, None, None], None, self._weights())[:, :, 0, 0]
+
+    def _reset(self, like: Tensor) -> None:
+        n_classes = like.shape[1]
+        shape = (8, n_classes, KERNEL, KERNEL)
+        self._learn(
+            like,
+            temperature=torch.ones(()),
+            center=torch.zeros(n_classes),
+            scale=torch.ones(n_classes),
+            logit_weight=torch.zeros(shape),
+            logit_bias=torch.zeros(8),
+            image_weight=torch.zeros_like(self.image_weight),
+            image_bias=torch.zeros(1),
+        )
+
+    def _n_classes(self) -> int:
+        return self.logit_weight.shape[1]
+
+
+class IBTS(LTS):
+    """Divide all logits of a map by one temperature that depends on the map: the mean of what `LTS` has locally.
+
+    (Ding et al., ICCV 2021; the mean is over the positions of each image, not over the batch as in their code.)
+    """
+
+    def _spread(self, local: Tensor) -> Tensor:
+        return local.mean((1, 2), keepdim=True).expand_as(local)
+
+
+def _as_map(logits: Tensor) -> Tensor:
+    """Return logits (N, K), (N, K, L) or (N, K, H, W) as maps (N, K, H, W)."""
+    if logits.ndim > 4:
+        raise InputError(f"logits have shape {tuple(logits.shape)}, but maps (N, K, H, W) are called for")
+    return logits.reshape(logits.shape + (1,) * (4 - logits.ndim))
+
+
+def _split(logits: Tensor, target: Tensor, image: Tensor | None = None) -> Iterator[Part]:
+    """Yield batches of maps; which maps come together depends on their content alone, not on their order."""
+    maps = _as_map(logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits).detach()
+    target = target.reshape(maps[:, 0].shape).long()
+    order = codes(maps.flatten(1), torch.zeros_like(target.flatten(1)[:, 0])).argsort(stable=True)
+    for own in order.split(max(1, BATCH // maps[0].numel())):
+        yield maps[own], target[own], None if image is None else image[own]
+
+
+def _moments(rows: Rows) -> tuple[Tensor, Tensor]:
+    """Return mean and standard deviation of each class's logits."""
+    first = sum_over(rows, lambda z, y: torch.cat([z.double().sum(0), z.new_tensor([len(y)])]))
+    mean = first[:-1] / first[-1]
+    second = sum_over(rows, lambda z, y: (z.double() - mean).square().sum(0))
+    scale = (second / first[-1]).sqrt()
+    return mean, scale.clamp(min=1e-6 * float(scale.max()) + 1e-30)
+
+
+def _conv(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    height, width = inputs.shape[2:]
+    if height == width == 1:  # with repeated borders all taps see the one position
+        return torch.einsum("nkhw,ok->nohw", inputs, weight.sum((2, 3))) + bias[:, None, None]
+    mode = "reflect" if min(height, width) > REACH else "replicate"
+    return conv2d(pad(inputs, (REACH,) * 4, mode=mode), weight, bias, dilation=DILATION)

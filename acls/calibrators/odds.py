@@ -1,0 +1,107 @@
+"""One class against the rest: log-odds without cancellation, and many small logistic regressions at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+STEPS = 200
+CLOSE_ENOUGH = 1e-12
+
+
+def log_complement(log_probs: Tensor) -> Tensor:
+    """Return ``log(1 - p)``: for the top class the sum over the others, as ``1 - p`` itself would round to 0."""
+    top = log_probs.argmax(1, keepdim=True)
+    rest = log_probs.scatter(1, top, -torch.inf).logsumexp(1, keepdim=True)
+    others = torch.log1p(-log_probs.exp().clamp(max=0.5))
+    return others.scatter(1, top, rest)
+
+
+def log_odds(log_probs: Tensor) -> Tensor:
+    """Return ``log(p / (1 - p))`` of each class."""
+    return log_probs - log_complement(log_probs)
+
+
+def normalized(log_values: Tensor) -> Tensor:
+    """Return log-probabilities in proportion to positive values given by their logs."""
+    return log_values - log_values.logsumexp(1, keepdim=True)
+
+
+def with_top(log_probs: Tensor, logit: Tensor) -> Tensor:
+    """Give the top class the log-odds ``logit`` (M,) and share out what is left as it was shared before."""
+    top = log_probs.argmax(1, keepdim=True)
+    rest = log_probs.scatter(1, top, -torch.inf).logsumexp(1, keepdim=True)
+    shared = log_probs - rest + logsigmoid(-logit)[:, None]
+    return normalized(shared.scatter(1, top, logsigmoid(logit)[:, None]))
+
+
+Binary = Callable[[], Iterable[tuple[Tensor, Tensor]]]
+"""Gives passes over ``(features (m, P, F), hits (m, P))``: P problems with F features each, in float64."""
+
+
+def fit_logistic(passes: Binary, *, soft_targets: bool = False, free: Tensor | None = None) -> tuple[Tensor, float]:
+    """Solve P logistic regressions side by side: return coefficients (P, F) and the largest distance to a minimum.
+
+    Newton's steps, each problem's halved until its loss falls. ``soft_targets`` takes Platt's
+    ``(N+ + 1) / (N+ + 2)`` and ``1 / (N- + 2)`` for 1 and 0, with which the minimum is finite even on separable data.
+    Coefficients where ``free`` (P, F) is False stay 0. A ridge of 1e-9 keeps degenerate problems solvable.
+    """
+    features, hits = next(iter(passes()))
+    shape = features.shape[1:]
+    free = torch.ones(shape, dtype=torch.bool, device=features.device) if free is None else free
+    right, n = torch.zeros(shape[0], dtype=torch.float64, device=features.device), 0
+    for _, hits in passes():
+        right += hits.double().sum(0)
+        n += len(hits)
+    high = (right + 1) / (right + 2) if soft_targets else torch.ones_like(right)
+    low = 1 / (n - right + 2) if soft_targets else torch.zeros_like(right)
+
+    def evaluate(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        loss = torch.zeros_like(right)
+        slope = torch.zeros(shape, dtype=torch.float64, device=loss.device)
+        curvature = torch.zeros((*shape, shape[1]), dtype=torch.float64, device=loss.device)
+        for features, hits in passes():
+            score = torch.einsum("mpf,pf->mp", features, values)
+            goal = torch.where(hits, high, low)
+            loss -= (logsigmoid(score) - (1 - goal) * score).sum(0)
+            probability = score.sigmoid()
+            slope += torch.einsum("mp,mpf->pf", probability - goal, features)
+            weight = (probability * (1 - probability))[:, :, None] * features
+            curvature += torch.einsum("mpf,mpg->pfg", weight, features)
+        ridge = 1e-9
+        loss = loss / n + ridge * values.square().sum(1) / 2
+        slope = (slope / n + ridge * values) * free
+        curvature = curvature / n
+        curvature.diagonal(dim1=1, dim2=2).add_(ridge)
+        # A coefficient that is held at 0 has no part in the step.
+        curvature = torch.where(free[:, :, None] & free[:, None, :], curvature, 0.0)
+        curvature.diagonal(dim1=1, dim2=2).add_((~free).double())
+        return loss, slope, curvature
+
+    values = torch.zeros(shape, dtype=torch.float64, device=right.device)
+    loss, slope, curvature = evaluate(values)
+    gap = torch.inf
+    for _ in range(STEPS):
+        step = torch.linalg.solve(curvature, slope)
+        decrease = (slope * step).sum(1)
+        gap = float(decrease.max()) / 2
+        if gap <= CLOSE_ENOUGH:
+            break
+        length = torch.ones_like(loss)
+        for _ in range(40):
+            new = values - length[:, None] * step
+            new_loss, new_slope, new_curvature = evaluate(new)
+            bad = new_loss > loss - 1e-4 * length * decrease + 1e-15
+            if not bad.any():
+                break
+            length = torch.where(bad, length / 2, length)
+        values = torch.where(bad[:, None], values, new)
+        if bad.all():
+            break
+        loss, slope, curvature = (
+            (new_loss, new_slope, new_curvature) if not bad.any() else evaluate(values)
+        )
+    return values, gap

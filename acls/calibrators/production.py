@@ -1,0 +1,129 @@
+"""Into production: a calibrator folded into the last layer, or exported together with the model."""
+
+from __future__ import annotations
+
+import copy
+from os import PathLike
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from acls.calibrators.base import Calibrator
+from acls.errors import InputError, require
+from acls.storage import atomic_write
+
+TOLERANCE = 1e-6
+"""How far probabilities may be from the original's, in the checks made here."""
+
+
+def fold(model: nn.Module, calibrator: Calibrator, *, layer: str | None = None, example: Tensor | None = None) -> nn.Module:
+    """Return a copy of the model whose last linear or 1x1 convolution layer includes the calibrator.
+
+    The copy gives calibrated logits at no cost at run time: their softmax is the calibrated probability. For
+    `Temperature`, `Vector` and `Matrix`. The layer is the last one registered that gives as many outputs as the calibrator
+    has classes; ``layer`` names another. With an ``example`` input the result is checked to 1e-6.
+    """
+    affine = calibrator.affine()
+    if affine is None:
+        raise InputError(
+            f"{type(calibrator).__name__} is no affine map of the logits, so no layer can hold it: "
+            "export(model, calibrator, ...) puts it behind the model"
+        )
+    weight, bias = affine
+    folded = copy.deepcopy(model)
+    name, last = _last_layer(folded, layer, None if weight.ndim == 0 else len(bias))
+    old = last.weight.detach()
+    rows = old.flatten(1).double()
+    own_bias = torch.zeros(len(rows), dtype=torch.float64, device=old.device) if last.bias is None else last.bias.detach().double()
+    weight, bias = weight.to(rows), bias.to(rows)
+    if weight.ndim == 0:
+        rows, own_bias = rows * weight, own_bias * weight
+    else:
+        rows, own_bias = weight @ rows, weight @ own_bias + bias
+    last.weight = nn.Parameter(rows.to(old).view_as(old), requires_grad=last.weight.requires_grad)
+    if last.bias is not None or own_bias.any():
+        last.bias = nn.Parameter(own_bias.to(old), requires_grad=last.weight.requires_grad)
+    if example is not None:
+        _check_folded(model, calibrator, folded, example, name)
+    return folded
+
+
+def _last_layer(model: nn.Module, layer: str | None, n_classes: int | None) -> tuple[str, nn.Linear | nn.Conv2d]:
+    modules = dict(model.named_modules())
+    if layer is not None:
+        found = modules.get(layer)
+        if not isinstance(found, nn.Linear | nn.Conv2d):
+            raise InputError(f"layer {layer!r} is no linear or convolution layer of the model")
+        return layer, found
+    candidates = [(name, module) for name, module in modules.items() if _can_hold(module)]
+    if not candidates:
+        raise InputError("the model has no linear or 1x1 convolution layer: export(model, calibrator, ...) needs none")
+    name, last = candidates[-1]
+    if n_classes is not None and len(last.weight) != n_classes:
+        raise InputError(
+            f"the last layer {name!r} has {len(last.weight)} outputs, but the calibrator {n_classes} classes: "
+            "name the layer that gives the logits by layer="
+        )
+    return name, last
+
+
+def _can_hold(module: nn.Module) -> bool:
+    return isinstance(module, nn.Linear) or (
+        isinstance(module, nn.Conv2d) and module.kernel_size == (1, 1) and module.groups == 1
+    )
+
+
+@torch.no_grad()
+def _check_folded(model: nn.Module, calibrator: Calibrator, folded: nn.Module, example: Tensor, layer: str) -> None:
+    wanted, got = calibrator(model(example)).exp(), folded(example).softmax(1)
+    apart = float((wanted - got).abs().max())
+    if not apart <= TOLERANCE:
+        raise InputError(
+            f"folded into {layer!r} the model's probabilities differ by {apart:.1e}: that layer's output is not what the "
+            "model returns, or the model is in training mode; name the right one by layer="
+        )
+
+
+class Calibrated(nn.Module):
+    """A model followed by a calibrator: returns log-probabilities."""
+
+    def __init__(self, model: nn.Module, calibrator: Calibrator) -> None:
+        super().__init__()
+        self.model, self.calibrator = model, calibrator
+
+    def forward(self, x: Tensor) -> Tensor:
+        log_probs: Tensor = self.calibrator(self.model(x))
+        return log_probs
+
+
+def export(model: nn.Module, calibrator: Calibrator, example: Tensor) -> torch.export.ExportedProgram:
+    """Trace model and calibrator as one program that returns log-probabilities, for batches of any size."""
+    both = Calibrated(model, calibrator).eval()
+    batch = torch.export.Dim.DYNAMIC
+    if len(example) < 2:  # a batch of one would be taken for a constant
+        example = torch.cat([example, example])
+    return torch.export.export(both, (example,), dynamic_shapes=({0: batch},))
+
+
+def export_onnx(
+    model: nn.Module, calibrator: Calibrator, path: str | PathLike[str], example: Tensor, *, tolerance: float = 1e-5
+) -> float:
+    """Write model and calibrator as one ONNX file, run it in onnxruntime, and return how far its probabilities are off.
+
+    Nothing is written if they are off by more than the tolerance.
+    """
+    require("onnx", extra="export")
+    require("onnxscript", extra="export")
+    runtime = require("onnxruntime", extra="export")
+    program: Any = torch.onnx.export(export(model, calibrator, example), dynamo=True, verbose=False)
+    with atomic_write(path) as temporary:
+        program.save(str(temporary))
+        session = runtime.InferenceSession(str(temporary), providers=["CPUExecutionProvider"])
+        (found,) = session.run(None, {session.get_inputs()[0].name: example.cpu().numpy()})
+        with torch.no_grad():
+            wanted = Calibrated(model, calibrator).eval()(example).exp()
+        apart = float((torch.from_numpy(found).exp() - wanted.cpu()).abs().max())
+        if not apart <= tolerance:
+            raise InputError(f"in onnxruntime the probabilities differ by {apart:.1e}, more than {tolerance:.0e}")
+    return apart

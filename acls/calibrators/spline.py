@@ -1,0 +1,82 @@
+"""Spline calibration of the top class."""
+
+from __future__ import annotations
+
+from dataclasses import field
+
+import torch
+from torch import Tensor
+
+from acls.calibrators.base import Calibrator, Outcome
+from acls.calibrators.lookup import interpolate
+from acls.calibrators.odds import log_odds, with_top
+from acls.calibrators.rows import Rows
+from acls.errors import InputError
+
+TABLE = 257
+"""Points at which the fitted curve is kept."""
+WIDEST = 100.0
+"""Log-odds beyond which confidence is not told apart any more."""
+
+
+class Spline(Calibrator):
+    """Calibrate the confidence of the top class by the slope of a spline; the others share what is left as before.
+
+    Sorted by confidence, the share of right answers among the first ``t n`` rows is a function h(t); its slope is the
+    accuracy at that confidence. h is fitted by a natural cubic spline with a few knots, by least squares: no bins.
+    (Gupta et al., ICLR 2021)
+    """
+
+    paper = "Gupta et al., ICLR 2021"
+
+    knots: int = 6
+
+    x: Tensor = field(init=False)
+    y: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.knots < 3:
+            raise InputError(f"knots is {self.knots}, but a spline has at least 3")
+
+    def _fit(self, rows: Rows) -> Outcome:
+        logits, labels = rows.all()
+        odds, predicted = log_odds(logits.double().log_softmax(1)).max(1)
+        odds, order = odds.sort()
+        n = len(odds)
+        share = torch.cumsum((predicted == labels)[order].double(), 0) / n
+        t = torch.arange(1, n + 1, dtype=torch.float64, device=odds.device) / n
+        basis, _ = _natural_basis(t, self.knots)
+        # gelsd: the smallest of the solutions where there are fewer rows than knots
+        solution = torch.linalg.lstsq(basis.cpu(), share.cpu()[:, None], driver="gelsd").solution.to(odds.device)
+        at = torch.linspace(0, 1, TABLE, dtype=torch.float64, device=odds.device)
+        _, slopes = _natural_basis(at, self.knots)
+        floor = 1 / (n + 2)
+        accuracy = (slopes @ solution)[:, 0].clamp(floor, 1 - floor)
+        x = odds[(at * (n - 1)).long()].clamp(-WIDEST, WIDEST)
+        self._learn(logits, x=x[None], y=accuracy.logit()[None])
+        return Outcome()
+
+    def _transform(self, rows: Tensor) -> Tensor:
+        log_probs = rows.log_softmax(1)
+        odds = log_odds(log_probs).amax(1, keepdim=True)
+        return with_top(log_probs, interpolate(odds, self.x, self.y)[:, 0])
+
+    def _reset(self, like: Tensor) -> None:
+        line = torch.tensor([[-WIDEST, WIDEST]])
+        self._learn(like, x=line, y=line)
+
+    def _values(self, n_classes: int) -> int:
+        return self.knots
+
+
+def _natural_basis(t: Tensor, knots: int) -> tuple[Tensor, Tensor]:
+    """Return the basis of natural cubic splines with equally spaced knots on [0, 1], and its derivative, at t."""
+    at = torch.linspace(0, 1, knots, dtype=t.dtype, device=t.device)
+    above = (t[:, None] - at).clamp(min=0)
+    cubes = (above[:, :-1] ** 3 - above[:, -1:] ** 3) / (1 - at[:-1])
+    squares = 3 * (above[:, :-1] ** 2 - above[:, -1:] ** 2) / (1 - at[:-1])
+    one = torch.ones_like(t)[:, None]
+    basis = torch.cat([one, t[:, None], cubes[:, :-1] - cubes[:, -1:]], dim=1)
+    slope = torch.cat([torch.zeros_like(one), one, squares[:, :-1] - squares[:, -1:]], dim=1)
+    return basis, slope
