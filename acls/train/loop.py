@@ -293,7 +293,7 @@ def _restore(session: Session, state: dict[str, Any]) -> Progressed:
     session.loss.load_state_dict(state["loss"])
     session.fabric.strategy.precision.load_state_dict(state["scaler"])
     if distributed.rank() < len(state["generators"]):
-        torch.set_rng_state(state["generators"][distributed.rank()])
+        torch.set_rng_state(state["generators"][distributed.rank()].clone())  # a view of a row would crash torch
     if state["cuda"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(state["cuda"])
     at = Progressed(**state["at"])

@@ -44,6 +44,7 @@ def assert_same_runs(one, other):
     for part in ("model", "average", "loss"):
         assert [key for key in mine[part] if not torch.equal(mine[part][key], theirs[part][key])] == []
     assert torch.equal(mine["generators"], theirs["generators"])
+    assert mine["scaler"] == theirs["scaler"]
     rows = []
     for folder in (one, other):
         with open(folder / "metrics.csv") as file:
