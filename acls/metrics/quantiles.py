@@ -18,7 +18,7 @@ from torch import Tensor
 
 from acls.distributed import all_gather, all_reduce, world
 from acls.metrics.batch import Batch
-from acls.metrics.bins import BINS
+from acls.metrics.bins import BINS, Reliability
 from acls.metrics.cells import Cells, adaptive_ece, cell_edges, cell_of, ks_error
 from acls.metrics.ranking import aurc, auroc
 from acls.metrics.smooth import smooth_ece
@@ -77,25 +77,22 @@ class PairTally(Tally):
         total = int(all_reduce(torch.tensor(self.n, device=device)))
         if total * self.columns <= EXACT:
             return dataclasses.replace(self, parts=(all_gather(self._pairs().double()),))
-        table = self._folded().table
-        assert table is not None
-        return dataclasses.replace(self, parts=(), table=all_reduce(table), in_table=total)
+        return dataclasses.replace(self, parts=(), table=all_reduce(self.histogram()), in_table=total)
 
     def to(self, device: torch.device | str) -> Self:
         table = None if self.table is None else self.table.to(device)
         return dataclasses.replace(self, parts=tuple(part.to(device) for part in self.parts), table=table)
 
     def tensors(self) -> dict[str, Tensor]:
-        if self.n * self.columns <= EXACT:
+        if self.table is None:
             return {"parts": self._pairs()}
-        table = self._folded().table
-        assert table is not None
+        table = self.histogram()
         filled = table[0].flatten().nonzero()[:, 0]
         return {"cells": filled, "sums": table.flatten(1)[:, filled]}
 
     def settings(self) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in self._fields() if name not in ("parts", "table", "in_table")}
-        return {**own, "in_table": self.n if self.n * self.columns > EXACT else 0, "cells": self.cells_a_column}
+        return {**own, "in_table": 0 if self.table is None else self.n, "cells": self.cells_a_column}
 
     @classmethod
     def restore(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Self:
@@ -107,12 +104,22 @@ class PairTally(Tally):
         table[:, tensors["cells"]] = tensors["sums"]
         return cls(parts=(), table=table.view(3, columns, cells), **own)
 
-    def cells(self) -> Cells:
-        """The samples in order: a cell each while they are kept one by one, with ties sharing their hits equally."""
-        if self.n * self.columns <= EXACT:
-            return _sorted_cells(self._pairs().T.contiguous())
+    def histogram(self) -> Tensor:
+        """Everything as a table ``(3, columns, cells)``, which adds up: counts, sums of probabilities, events."""
         table = self._folded().table
         assert table is not None
+        return table
+
+    @classmethod
+    def of_histogram(cls, table: Tensor) -> Self:
+        """Undo `histogram`: what was kept one by one is in cells from now on."""
+        return cls((), table.shape[1], table, int(table[0, 0].sum()))
+
+    def cells(self) -> Cells:
+        """The samples in order: a cell each while they are kept one by one, with ties sharing their hits equally."""
+        if self.table is None:
+            return _sorted_cells(self._pairs().T.contiguous())
+        table = self.histogram()
         used = (table[0] > 0).any(0)  # cells that no column uses only cost time
         lower, upper = (edge[used] for edge in cell_edges(self.cells_a_column, table.device))
         count, probability, event = table[..., used]
@@ -150,6 +157,17 @@ class Confidences(PairTally):
     def count(cls, batch: Batch) -> Confidences:
         top = batch.top
         return cls.keep(torch.where(top.right, top.confidence, -top.confidence)[:, None])
+
+    def reliability(self, bins: int = BINS) -> Reliability:
+        """The rows of a reliability diagram with bins of equal mass; a cell goes to the bin that its middle is in."""
+        cells = self.cells()
+        count, confidence, right = cells.count[0], cells.confidence[0], cells.right[0]
+        index = ((count.cumsum(0) - count / 2) * (bins / max(self.n, 1))).long().clamp(max=bins - 1)
+        held, sure, hits = (torch.bincount(index, weights=part, minlength=bins) for part in (count, confidence, right))
+        mean = confidence / count.clamp(min=1)
+        upper = torch.zeros_like(held).scatter_reduce(0, index, mean, "amax").cummax(0).values
+        lower = torch.cat([mean[:1], upper[:-1]])
+        return Reliability(lower, upper, held.long(), sure / held, hits / held)
 
     def summary(self, bins: int = BINS) -> dict[str, float]:
         """Adaptive ECE, KS, SmoothECE, AUROC and AURC, each followed by its error bound."""
