@@ -7,14 +7,15 @@ a ridge on them pulls towards temperature scaling. The problem is convex and, th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from acls.calibrators.rows import CHUNK, Rows
+from acls.calibrators.descent import lbfgs
+from acls.calibrators.rows import Rows, chunks
 from acls.calibrators.temperature import solve
 
 FOLDS = 10
@@ -24,12 +25,13 @@ STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 """Ridge strengths that cross-validation chooses from."""
 WHITEN_UP_TO = 1000
 """With more values than this the solver scales each by itself instead of by the whole Hessian."""
+STEPS = 1000
 SAMPLE = 4096
 """Rows from which the Hessian that whitens the problem is estimated."""
 
 Strength = tuple[float, float]
 """The ridge on the diagonal and the bias, and on the rest."""
-Chunks = Sequence[tuple[Tensor, Tensor]]
+Chunks = Iterable[tuple[Tensor, Tensor]]
 
 
 class Design(ABC):
@@ -72,15 +74,14 @@ class Diagonal(Design):
         return torch.full((self.size,), strength[0] * self.n_classes / n, dtype=torch.float64)
 
     def shift(self, values: Tensor, x: Tensor) -> Tensor:
-        diagonal, bias = values.split(self.n_classes)
+        diagonal, bias = self.matrix(values)
         return x * diagonal + bias
 
     def pull(self, residual: Tensor, x: Tensor) -> Tensor:
         return torch.cat([(residual * x).sum(0), residual.sum(0)])
 
     def matrix(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        diagonal, bias = values.split(self.n_classes)
-        return diagonal, bias
+        return values[: self.n_classes], values[self.n_classes :]
 
     def curvature(self, probs: Tensor, x: Tensor) -> Tensor:
         if self.size > WHITEN_UP_TO:
@@ -179,7 +180,8 @@ def main_directions(features: Tensor, rank: int) -> Tensor:
     """Return the ``(K, rank)`` orthonormal directions in which features vary most."""
     x = features - features.mean(1, keepdim=True)
     x = x - x.mean(0)
-    return torch.linalg.eigh(x.T @ x).eigenvectors[:, -rank:]
+    directions: Tensor = torch.linalg.eigh(x.T @ x).eigenvectors[:, -rank:]
+    return directions
 
 
 @dataclass(frozen=True)
@@ -212,9 +214,11 @@ def fit_affine(
 
     if strength is None:
         logits, labels = rows.all()
-        chunks = _fold_chunks(scaled(logits), labels, rows.folds(FOLDS if len(labels) < FEWER_FOLDS_FROM else FOLDS // 2))
-        chosen = _choose_strength(design, chunks)
-        whole: Chunks = [chunk for fold in chunks for chunk in fold]
+        parts = _fold_chunks(
+            scaled(logits), labels, rows.folds(FOLDS if len(labels) < FEWER_FOLDS_FROM else FOLDS // 2)
+        )
+        chosen = _choose_strength(design, parts)
+        whole: Chunks = [chunk for part in parts for chunk in part]
     elif rows.held:
         chosen = (strength, strength)
         whole = [(scaled(logits), labels) for logits, labels in rows]
@@ -228,28 +232,18 @@ def fit_affine(
     return Fitted(weight, bias, chosen, solution.gap, start.at_boundary or not solution.converged)
 
 
-class _Scaled(Sequence[tuple[Tensor, Tensor]]):
+class _Scaled:
     """The features of rows that are read anew in each pass."""
 
     def __init__(self, rows: Rows, scaled: Callable[[Tensor], Tensor]) -> None:
         self._rows, self._scaled = rows, scaled
 
-    def __iter__(self):  # type: ignore[no-untyped-def]
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         return ((self._scaled(logits), labels) for logits, labels in self._rows)
-
-    def __getitem__(self, index):  # type: ignore[no-untyped-def]
-        raise NotImplementedError
-
-    def __len__(self) -> int:
-        raise NotImplementedError
 
 
 def _fold_chunks(x: Tensor, labels: Tensor, folds: Tensor) -> list[Chunks]:
-    size = max(1, CHUNK // x.shape[1])
-    parts = []
-    for fold in range(int(folds.max()) + 1):
-        own = folds == fold
-        parts.append(list(zip(x[own].split(size), labels[own].split(size), strict=True)) if own.any() else [])
+    parts = [list(chunks(x[folds == fold], labels[folds == fold])) for fold in range(int(folds.max()) + 1)]
     return [part for part in parts if part]
 
 
@@ -282,7 +276,7 @@ def _walk(held_out: Callable[[float, list[Tensor]], float]) -> float:
 
 
 def _held_out(design: Design, folds: list[Chunks], strength: Strength, starts: list[Tensor]) -> float:
-    """Return the NLL of each fold under the fit to the others; ``starts`` holds the last fits, for the next to start at."""
+    """Return the NLL of each fold under the fit to the others; ``starts`` holds the last fits, where the next start."""
     total, n = 0.0, 0
     for i, fold in enumerate(folds):
         rest = [chunk for j, other in enumerate(folds) if j != i for chunk in other]
@@ -306,56 +300,40 @@ class Solution:
 
 
 def minimize(
-    design: Design, chunks: Chunks, strength: Strength, start: Tensor | None = None, enough: float = 1e-13
+    design: Design, data: Chunks, strength: Strength, start: Tensor | None = None, enough: float = 1e-13
 ) -> Solution:
-    """Minimise mean NLL plus ridge by L-BFGS with strong Wolfe steps, in coordinates in which the Hessian is near one.
+    """Minimise mean NLL plus ridge by L-BFGS, in coordinates in which the Hessian is near one.
 
     There, half the squared gradient is the distance to the minimum: the certificate.
     """
-    first = next(iter(chunks))[0]
-    n = sum(len(labels) for _, labels in chunks)
+    first = next(iter(data))[0]
+    n = sum(len(labels) for _, labels in data)
     ridge = design.penalty(strength, n).to(first.device)
     origin = torch.zeros(design.size, dtype=torch.float64, device=first.device) if start is None else start
-    unwhiten = _whitening(design, chunks, origin, ridge, n)
-    point = torch.zeros_like(origin)
+    unwhiten = _whitening(design, data, origin, ridge)
 
-    def values() -> Tensor:
-        return origin + unwhiten(point, False)
-
-    def objective() -> float:
-        now = values()
+    def objective(point: Tensor) -> tuple[float, Tensor]:
+        now = origin + unwhiten(point, False)
         total, gradient = 0.0, torch.zeros_like(now)
-        for x, labels in chunks:
+        for x, labels in data:
             log_probs = (x + design.shift(now, x)).log_softmax(1)
             index = labels[:, None]
             total -= float(log_probs.gather(1, index).sum())
             residual = log_probs.exp_()
             residual.scatter_add_(1, index, torch.full_like(index, -1, dtype=residual.dtype))
             gradient += design.pull(residual, x)
-        point.grad = unwhiten(gradient / n + 2 * ridge * now, True)
-        return total / n + float((ridge * now * now).sum())
+        return total / n + float((ridge * now * now).sum()), unwhiten(gradient / n + 2 * ridge * now, True)
 
-    limit = (2 * enough / design.size) ** 0.5
-    gap = float("inf")
-    for _ in range(5):
-        optimizer = torch.optim.LBFGS(
-            [point], max_iter=200, history_size=20, tolerance_grad=limit, tolerance_change=0, line_search_fn="strong_wolfe"
-        )
-        optimizer.step(objective)  # type: ignore[arg-type]
-        objective()
-        assert point.grad is not None
-        gap = float(point.grad.square().sum()) / 2
-        if gap <= enough:
-            break
-    return Solution(values(), gap, converged=gap <= max(1e-8, enough))
+    small = (2 * enough / design.size) ** 0.5
+    found = lbfgs(objective, torch.zeros_like(origin), small_gradient=small, steps=STEPS)
+    gap = float(found.gradient.square().sum()) / 2
+    return Solution(origin + unwhiten(found.point, False), gap, converged=gap <= max(1e-8, enough))
 
 
-def _whitening(
-    design: Design, chunks: Chunks, values: Tensor, ridge: Tensor, n: int
-) -> Callable[[Tensor, bool], Tensor]:
+def _whitening(design: Design, data: Chunks, values: Tensor, ridge: Tensor) -> Callable[[Tensor, bool], Tensor]:
     """Return the map from whitened coordinates to values (and, transposed, of gradients back)."""
     hessian, seen = None, 0
-    for x, _ in chunks:
+    for x, _ in data:
         part = x[:: max(1, -(-len(x) // SAMPLE))]
         probs = (part + design.shift(values, part)).softmax(1)
         term = design.curvature(probs, part)
@@ -367,13 +345,14 @@ def _whitening(
     hessian = hessian / seen
     if hessian.ndim == 1:
         scale = (hessian + 2 * ridge).clamp(min=1e-12).rsqrt()
-        return lambda vector, transposed: scale * vector
+        return lambda vector, _transposed: scale * vector
     hessian.diagonal().add_(2 * ridge + 1e-12 * float(hessian.diagonal().mean()) + 1e-30)
     factor = torch.linalg.cholesky(hessian)
 
     def unwhiten(vector: Tensor, transposed: bool) -> Tensor:
         # hessian = L L^T, so values = L^-T point and the gradient at the point is L^-1 gradient
-        solved = torch.linalg.solve_triangular(factor if transposed else factor.T, vector[:, None], upper=not transposed)
+        side = factor if transposed else factor.T
+        solved: Tensor = torch.linalg.solve_triangular(side, vector[:, None], upper=not transposed)
         return solved[:, 0]
 
     return unwhiten

@@ -151,7 +151,9 @@ class Calibrator(Configured):
         if "report" in meta:
             told = json.loads(meta["report"])
             told["warnings"] = tuple(told["warnings"])
-            calibrator._report = FitReport(**{**told, "before": Score(**told["before"]), "after": Score(**told["after"])})
+            calibrator._report = FitReport(
+                **{**told, "before": Score(**told["before"]), "after": Score(**told["after"])}
+            )
         return calibrator
 
     @abstractmethod
@@ -211,7 +213,9 @@ class Calibrator(Configured):
         missing = (counts == 0).nonzero().flatten().tolist()
         if missing:
             told = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
-            doubts.append(f"no sample of class {told} ({len(missing)} of {counts.numel()}): what is learned for it is a guess")
+            doubts.append(
+                f"no sample of class {told} ({len(missing)} of {counts.numel()}): what is learned for it is a guess"
+            )
         return doubts
 
     def _check_fitted(self, n_classes: int | None) -> None:

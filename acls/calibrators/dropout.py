@@ -17,9 +17,9 @@ from acls.errors import InputError
 class MCDropout(nn.Module):
     """Average a model's probabilities over passes with dropout active and everything else in eval mode.
 
-    Returns ``log mean_t softmax(z_t)``. Where dropout acts only on the input of the last linear layer, what comes before
-    runs once and only that layer ``passes`` times. ``seed`` makes the result repeatable and leaves torch's own random
-    state alone; None draws anew in each call. (Gal and Ghahramani, ICML 2016)
+    Returns ``log mean_t softmax(z_t)``. Where dropout acts only on the input of the last layer, what comes before runs
+    once and only that layer ``passes`` times. ``seed`` makes the result repeatable and leaves torch's own random state
+    alone; None draws anew in each call. (Gal and Ghahramani, ICML 2016)
     """
 
     def __init__(self, model: nn.Module, passes: int = 20, seed: int | None = 0) -> None:

@@ -20,9 +20,9 @@ from acls.modules import choose
 class ETS(Calibrator):
     """Mix three forecasts: ``w1 softmax(z / T) + w2 softmax(z) + w3 / K``, weights >= 0 that sum to 1.
 
-    T is fitted first, then the weights, both to the NLL or, with ``objective="mse"`` as in the authors' code, to the mean
-    squared distance from the one-hot label. The problem of the weights is convex and solved exactly, face by face of
-    the simplex. (Mix-n-Match: Zhang, Kailkhura and Han, ICML 2020)
+    T is fitted first, then the weights, both to the NLL or, with ``objective="mse"`` as in the authors' code, to the
+    mean squared distance from the one-hot label. The problem of the weights is convex and solved exactly, face by
+    face of the simplex. (Mix-n-Match: Zhang, Kailkhura and Han, ICML 2020)
     """
 
     keeps_ranking = True
@@ -63,15 +63,12 @@ class ETS(Calibrator):
 
 
 def _nll_weights(rows: Rows, beta: float) -> Tensor:
-    def chances() -> Tensor:
-        parts = []
-        for logits, labels in rows:
-            index, z = labels[:, None], logits.double()
-            tempered, plain = (z * beta).softmax(1).gather(1, index), z.softmax(1).gather(1, index)
-            parts.append(torch.cat([tempered, plain, torch.full_like(plain, 1 / z.shape[1])], dim=1))
-        return torch.cat(parts)
-
-    given = chances()  # three numbers a row: what each forecast gave the true class
+    parts = []  # three numbers a row: what each forecast gave the true class
+    for logits, labels in rows:
+        index, z = labels[:, None], logits.double()
+        tempered, plain = (z * beta).softmax(1).gather(1, index), z.softmax(1).gather(1, index)
+        parts.append(torch.cat([tempered, plain, torch.full_like(plain, 1 / z.shape[1])], dim=1))
+    given = torch.cat(parts)
     n = len(given)
 
     def value(w: Tensor) -> float:
@@ -96,24 +93,24 @@ def _mse_weights(rows: Rows, beta: float) -> Tensor:
 
     total = sum_over(rows, moments)
     a, b = total[:3] / total[4], total[3] / total[4]
-    return simplex_minimum(
-        lambda w: float(w @ a @ w - 2 * b @ w), lambda w: (2 * (a @ w) - 2 * b, 2 * a), total.device
-    )
+    return simplex_minimum(lambda w: float(w @ a @ w - 2 * b @ w), lambda w: (2 * (a @ w) - 2 * b, 2 * a), total.device)
 
 
 def _mse_temperature(rows: Rows) -> float:
     """Return the T in [0.05, 20] with the least squared distance, which may have several minima: scan, then refine."""
 
-    def distances(logits: Tensor, labels: Tensor, betas: list[float]) -> Tensor:
-        z, index = logits.double(), labels[:, None]
-        probs = (torch.softmax(z * beta, 1) for beta in betas)
-        return torch.stack([(p.square().sum(1) - 2 * p.gather(1, index)[:, 0]).sum() for p in probs])
+    def distances(logs: list[float]) -> Tensor:
+        def of_chunk(logits: Tensor, labels: Tensor) -> Tensor:
+            z, index = logits.double(), labels[:, None]
+            probs = (torch.softmax(z * math.exp(-log), 1) for log in logs)
+            return torch.stack([(p.square().sum(1) - 2 * p.gather(1, index)[:, 0]).sum() for p in probs])
+
+        return sum_over(rows, of_chunk)
 
     low, high = math.log(0.05), math.log(20.0)
     while high - low > 1e-9:
         logs = torch.linspace(low, high, 33, dtype=torch.float64).tolist()
-        total = sum_over(rows, lambda z, y: distances(z, y, [math.exp(-u) for u in logs]))
-        best = int(total.argmin())
+        best = int(distances(logs).argmin())
         low, high = logs[max(best - 1, 0)], logs[min(best + 1, 32)]
     return math.exp((low + high) / 2)
 

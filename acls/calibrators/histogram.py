@@ -18,9 +18,9 @@ from acls.modules import choose
 class Histogram(Calibrator):
     """Replace a probability by how often its class was right in its bin, class by class, then normalise.
 
-    Bins are (lo, hi], of equal ``width`` or of equal ``mass`` (edges at the class's own quantiles). An empty bin has its
-    middle; a bin of n rows has no value below 1 / (n + 2), so that nothing becomes impossible. (Zadrozny and Elkan,
-    ICML 2001)
+    Bins are (lo, hi], of equal ``width`` or of equal ``mass`` (edges at the class's own quantiles). An empty bin has
+    its middle; a bin of n rows has no value below 1 / (n + 2), so that nothing becomes impossible. (Zadrozny and
+    Elkan, ICML 2001)
     """
 
     paper = "Zadrozny and Elkan, ICML 2001"
@@ -43,7 +43,7 @@ class Histogram(Calibrator):
     def _fit(self, rows: Rows) -> Outcome:
         some = rows.first()[0]
         if self.kind == "width":
-            inner = edges(self.bins, some).expand(some.shape[1], -1).contiguous()
+            inner = edges(self.bins, some)[1:-1].expand(some.shape[1], -1).contiguous()
         else:
             probs = rows.all()[0].softmax(1).T.sort(dim=1).values
             at = torch.arange(1, self.bins, device=some.device) * probs.shape[1] // self.bins

@@ -21,8 +21,8 @@ class Isotonic(Calibrator):
     """Replace probabilities by a non-decreasing function of them, found by pool-adjacent-violators, then normalise.
 
     ``kind="one-vs-rest"`` has a function for each class (Zadrozny and Elkan, KDD 2002); ``kind="pooled"`` has one for
-    all, fitted to the pairs (p_k, y = k) of all classes, which keeps the order of the classes and so the accuracy (IRM of
-    Zhang et al., ICML 2020). No value is below 1 / (n + 2), n pairs being behind the function: a class that was
+    all, fitted to the pairs (p_k, y = k) of all classes, which keeps the order of the classes and so the accuracy (IRM
+    of Zhang et al., ICML 2020). No value is below 1 / (n + 2), n pairs being behind the function: a class that was
     never right at some probability is not thereby impossible.
     """
 
@@ -42,7 +42,9 @@ class Isotonic(Calibrator):
         logits, labels = rows.all()
         probs = logits.softmax(1)
         hits = labels[:, None] == torch.arange(logits.shape[1], device=logits.device)
-        columns = [(probs.flatten(), hits.flatten())] if self.kind == "pooled" else list(zip(probs.T, hits.T, strict=True))
+        columns = (
+            [(probs.flatten(), hits.flatten())] if self.kind == "pooled" else list(zip(probs.T, hits.T, strict=True))
+        )
         tables = []
         for values, right in columns:
             x, y = pool_adjacent_violators(values, right)

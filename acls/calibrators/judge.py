@@ -55,7 +55,9 @@ def judge(
     pairs = []
     for own in (fold == i for i in range(folds)):
         if not own.any() or own.all():
-            raise InputError(f"{int(fold.max()) + 1} samples or maps do not make {folds} folds: pass fewer folds, or more data")
+            raise InputError(
+                f"{int(fold.max()) + 1} samples or maps do not make {folds} folds: pass fewer folds, or more data"
+            )
         pairs.append(((z[~own], y[~own]), (z[own], y[own])))
     return _judge_pairs(calibrator, pairs)
 
@@ -83,12 +85,13 @@ def _judge_pairs(calibrator: Calibrator, pairs: list[tuple[tuple[Tensor, Tensor]
     assert whole_before is not None
     assert whole_after is not None
     nll_se, ece_se = (
-        float(torch.tensor(column, dtype=torch.float64).std()) / math.sqrt(len(column)) for column in zip(*changes, strict=True)
+        float(torch.tensor(column, dtype=torch.float64).std()) / math.sqrt(len(column))
+        for column in zip(*changes, strict=True)
     )
     mean_ece_change = sum(change for _, change in changes) / len(changes)
-    before, after = whole_before.score(), whole_after.score()
-    use, why = _recommend(after.nll - before.nll, nll_se, mean_ece_change, ece_se)
-    return Judgement(type(calibrator).__name__, before, after, nll_se, ece_se, use, why)
+    first, last = whole_before.score(), whole_after.score()
+    use, why = _recommend(last.nll - first.nll, nll_se, mean_ece_change, ece_se)
+    return Judgement(type(calibrator).__name__, first, last, nll_se, ece_se, use, why)
 
 
 def _recommend(nll_change: float, nll_se: float, ece_change: float, ece_se: float) -> tuple[bool, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import field
 
@@ -31,9 +32,9 @@ Part = tuple[Tensor, Tensor, "Tensor | None"]
 class LTS(Calibrator):
     """Divide each position's logits by its own temperature, from 5 x 5 convolutions (dilation 2) of logits and image.
 
-    Four maps of the logits are mixed by gates in a tree, and the result is mixed with a map of the image by one more gate:
-    ``T = T0 exp(m)``, with T0 the best common temperature and m starting close to 0. ``fit(logits, target, image=...)``;
-    without image that branch is left out, also in use. Rows ``(N, K)`` are maps of one position.
+    Four maps of the logits are mixed by gates in a tree, and the result is mixed with a map of the image by one more
+    gate: ``T = T0 exp(m)``, with T0 the best common temperature and m starting close to 0. Without image in
+    ``fit(logits, target, image=...)`` that branch is left out, also in use. Rows ``(N, K)`` are maps of one position.
     (Ding et al., ICCV 2021. There all weights start at 0, which keeps the four maps equal for ever; here a small
     random start, from ``seed``, tells them apart, and positivity comes from exp instead of relu.)
     """
@@ -44,6 +45,7 @@ class LTS(Calibrator):
 
     steps: int = 200
     learning_rate: float = 0.01
+    weight_decay: float = 0.1
     seed: int = 0
 
     temperature: Tensor = field(init=False)
@@ -71,9 +73,9 @@ class LTS(Calibrator):
         pairs = [(batch[0], batch[1]) for batch in batches]
         if isinstance(logits, Tensor) and target is None:
             raise InputError("target is missing: pass fit(logits, target), or an iterable of (logits, target)")
-        rows = Rows(pairs, None, group=None, ignore_index=self.ignore_index)  # type: ignore[arg-type]
+        rows = Rows(pairs, None, group=group, ignore_index=self.ignore_index)  # type: ignore[arg-type]
         rows.hold()
-        parts = [part for batch in batches for part in _split(*batch)]  # type: ignore[arg-type]
+        parts = [part for batch in batches for part in _split(*batch)]
         self._fit_and_report(rows, lambda rows: self._fit_maps(rows, parts))
         return self
 
@@ -121,25 +123,37 @@ class LTS(Calibrator):
 
     def _train(self, parts: list[Part]) -> None:
         """Lower the NLL by Adam, a batch of maps a step, and keep the best of the passes over all."""
-        weights = [weight.clone().requires_grad_(True) for weight in self._weights()]
-        optimizer = torch.optim.Adam(weights, lr=self.learning_rate)
+        weights = self._weights()
+        first, second = ([torch.zeros_like(weight) for weight in weights] for _ in range(2))
         passes = max(1, -(-self.steps // len(parts)))
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, passes)
-        best, least = [weight.detach().clone() for weight in weights], self._nll(parts, weights)
-        for _ in range(passes):
-            for logits, target, image in parts:
-                optimizer.zero_grad()
-                with torch.enable_grad():
-                    log_probs = self._map(logits, image, weights)
-                    loss = nll_loss(log_probs, target, ignore_index=self.ignore_index, reduction="sum")
-                    (loss / (target != self.ignore_index).sum().clamp(min=1)).backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-            schedule.step()
-            nll = self._nll(parts, weights)
-            if nll < least:
-                best, least = [weight.detach().clone() for weight in weights], nll
+        best, least = weights, self._nll(parts, weights)
+        for step in range(passes * len(parts)):
+            gradients = self._gradients(*parts[step % len(parts)], weights)
+            rate = self.learning_rate * (1 + math.cos(math.pi * step / (passes * len(parts)))) / 2
+            for moment, kept, power in ((first, 0.9, 1), (second, 0.999, 2)):
+                for own, gradient in zip(moment, gradients, strict=True):
+                    own.mul_(kept).add_(gradient**power, alpha=1 - kept)
+            weights = [
+                weight - rate * (a / (1 - 0.9 ** (step + 1))) / ((b / (1 - 0.999 ** (step + 1))).sqrt() + 1e-8)
+                for weight, a, b in zip(weights, first, second, strict=True)
+            ]
+            if (step + 1) % len(parts) == 0:
+                nll = self._nll(parts, weights)
+                if nll < least:
+                    best, least = weights, nll
         names = ("logit_weight", "logit_bias", "image_weight", "image_bias")
         self._learn(best[0], **dict(zip(names, best, strict=True)))
+
+    def _gradients(
+        self, logits: Tensor, target: Tensor, image: Tensor | None, weights: list[Tensor]
+    ) -> tuple[Tensor, ...]:
+        with torch.enable_grad():
+            leaves = [weight.detach().requires_grad_(True) for weight in weights]
+            log_probs = self._map(logits, image, leaves)
+            nll = nll_loss(log_probs, target, ignore_index=self.ignore_index, reduction="sum")
+            decay = self.weight_decay * (leaves[0].square().sum() + leaves[2].square().sum())
+            loss = nll / (target != self.ignore_index).sum().clamp(min=1) + decay
+            return torch.autograd.grad(loss, leaves, materialize_grads=True)
 
     def _nll(self, parts: list[Part], weights: list[Tensor]) -> float:
         return sum(
@@ -162,7 +176,8 @@ class LTS(Calibrator):
         if image is not None and weights[2].numel():
             local = g4 * local + (1 - g4) * _conv(image.to(logits.dtype), weights[2], weights[3])[:, 0]
         factor = LARGEST_FACTOR * torch.tanh(self._spread(local) / LARGEST_FACTOR)
-        return (logits / self.temperature * (-factor).exp()[:, None]).log_softmax(1)
+        log_probs: Tensor = (logits / self.temperature * (-factor).exp()[:, None]).log_softmax(1)
+        return log_probs
 
     def _spread(self, local: Tensor) -> Tensor:
         return local
@@ -210,7 +225,7 @@ def _split(logits: Tensor, target: Tensor, image: Tensor | None = None) -> Itera
     maps = _as_map(logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits).detach()
     target = target.reshape(maps[:, 0].shape).long()
     order = codes(maps.flatten(1), torch.zeros_like(target.flatten(1)[:, 0])).argsort(stable=True)
-    for own in order.split(max(1, BATCH // maps[0].numel())):
+    for own in torch.split(order, max(1, BATCH // maps[0].numel())):
         yield maps[own], target[own], None if image is None else image[own]
 
 
@@ -218,7 +233,7 @@ def _moments(rows: Rows) -> tuple[Tensor, Tensor]:
     """Return mean and standard deviation of each class's logits."""
     first = sum_over(rows, lambda z, y: torch.cat([z.double().sum(0), z.new_tensor([len(y)])]))
     mean = first[:-1] / first[-1]
-    second = sum_over(rows, lambda z, y: (z.double() - mean).square().sum(0))
+    second = sum_over(rows, lambda z, _: (z.double() - mean).square().sum(0))
     scale = (second / first[-1]).sqrt()
     return mean, scale.clamp(min=1e-6 * float(scale.max()) + 1e-30)
 

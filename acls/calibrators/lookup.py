@@ -16,8 +16,10 @@ def pool_adjacent_violators(x: Tensor, hits: Tensor) -> tuple[Tensor, Tensor]:
     >>> y.tolist()
     [0.0, 0.5, 0.5, 1.0]
     """
-    points, index = x.unique(return_inverse=True)
-    weight = torch.zeros(len(points), dtype=torch.float64, device=x.device).index_add_(0, index, torch.ones_like(hits, dtype=torch.float64))
+    points, index = torch.unique(x, return_inverse=True)
+    weight = torch.zeros(len(points), dtype=torch.float64, device=x.device).index_add_(
+        0, index, torch.ones_like(hits, dtype=torch.float64)
+    )
     total = torch.zeros_like(weight).index_add_(0, index, hits.double())
     first = last = torch.arange(len(points), device=x.device)
     while True:

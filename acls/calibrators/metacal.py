@@ -24,9 +24,9 @@ class MetaCal(Calibrator):
     """Give the uniform distribution to rows whose entropy is above a threshold, temperature scaling to the others.
 
     ``constraint="miscoverage"`` sets the threshold so that a share ``alpha`` of right predictions is given up;
-    ``constraint="coverage-accuracy"`` so that what is kept has the given ``accuracy``. The threshold comes from a random
-    part of the fitting data (``seed``), the temperature from the rest. Rejected rows lose their prediction, so this is for
-    those who act on the kept ones alone; set ``guard=False`` to hold the bound even where the NLL rises.
+    ``constraint="coverage-accuracy"`` so that what is kept has the given ``accuracy``. The threshold comes from a
+    random part of the fitting data (``seed``), the temperature from the rest. Rejected rows lose their prediction, so
+    this is for those who act on the kept ones alone; set ``guard=False`` to hold the bound even where the NLL rises.
     (Ma and Blaschko, ICML 2021)
     """
 
@@ -94,17 +94,16 @@ def _threshold_for(accuracy: float, entropy: Tensor, right: Tensor) -> Tensor:
     bins = torch.tensor_split(torch.arange(len(order), device=order.device), min(BINS, len(order)))
     edge = torch.stack([entropy[order[own[-1]]] for own in bins])
     running = torch.stack([right[order[: own[-1] + 1]].double().mean() for own in bins])
-    # Isotonic in minus the accuracy: pool what rises with entropy.
-    _, fitted = pool_adjacent_violators(torch.arange(len(bins), dtype=torch.float64, device=order.device), -running)
-    low, high = float(-fitted.max()), float(-fitted.min())
-    if accuracy < low:
-        return torch.tensor(torch.inf, dtype=torch.float64, device=order.device)
-    if accuracy > high:
-        raise InputError(
-            f"accuracy={accuracy} is out of reach: the most certain rows are right in {high:.3f} of cases; ask for less"
-        )
-    at, values = pool_adjacent_violators(torch.arange(len(bins), dtype=torch.float64, device=order.device), -running)
-    whole = torch.arange(len(bins), dtype=torch.float64, device=order.device)
-    smooth = -interpolate(whole[:, None], at[None], values[None])[:, 0]
+    at = torch.arange(len(bins), dtype=torch.float64, device=order.device)
+    # Accuracy cannot rise with entropy but by chance: pool where it does.
+    x, y = pool_adjacent_violators(at, -running)
+    smooth = -interpolate(at[:, None], x[None], y[None])[:, 0]
     good = (smooth >= accuracy).nonzero().flatten()
+    if len(good) == len(bins):
+        return torch.tensor(torch.inf, dtype=torch.float64, device=order.device)
+    if len(good) == 0:
+        raise InputError(
+            f"accuracy={accuracy} is out of reach: the most certain rows are right in {float(smooth[0]):.3f} of cases; "
+            "ask for less"
+        )
     return edge[good[-1]]

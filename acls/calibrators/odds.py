@@ -101,7 +101,5 @@ def fit_logistic(passes: Binary, *, soft_targets: bool = False, free: Tensor | N
         values = torch.where(bad[:, None], values, new)
         if bad.all():
             break
-        loss, slope, curvature = (
-            (new_loss, new_slope, new_curvature) if not bad.any() else evaluate(values)
-        )
+        loss, slope, curvature = (new_loss, new_slope, new_curvature) if not bad.any() else evaluate(values)
     return values, gap

@@ -17,12 +17,14 @@ TOLERANCE = 1e-6
 """How far probabilities may be from the original's, in the checks made here."""
 
 
-def fold(model: nn.Module, calibrator: Calibrator, *, layer: str | None = None, example: Tensor | None = None) -> nn.Module:
+def fold(
+    model: nn.Module, calibrator: Calibrator, *, layer: str | None = None, example: Tensor | None = None
+) -> nn.Module:
     """Return a copy of the model whose last linear or 1x1 convolution layer includes the calibrator.
 
     The copy gives calibrated logits at no cost at run time: their softmax is the calibrated probability. For
-    `Temperature`, `Vector` and `Matrix`. The layer is the last one registered that gives as many outputs as the calibrator
-    has classes; ``layer`` names another. With an ``example`` input the result is checked to 1e-6.
+    `Temperature`, `Vector` and `Matrix`. The layer is the last one registered; ``layer`` names another. With an
+    ``example`` input the result is checked to 1e-6.
     """
     affine = calibrator.affine()
     if affine is None:
@@ -35,7 +37,11 @@ def fold(model: nn.Module, calibrator: Calibrator, *, layer: str | None = None, 
     name, last = _last_layer(folded, layer, None if weight.ndim == 0 else len(bias))
     old = last.weight.detach()
     rows = old.flatten(1).double()
-    own_bias = torch.zeros(len(rows), dtype=torch.float64, device=old.device) if last.bias is None else last.bias.detach().double()
+    own_bias = (
+        torch.zeros(len(rows), dtype=torch.float64, device=old.device)
+        if last.bias is None
+        else last.bias.detach().double()
+    )
     weight, bias = weight.to(rows), bias.to(rows)
     if weight.ndim == 0:
         rows, own_bias = rows * weight, own_bias * weight
@@ -80,8 +86,8 @@ def _check_folded(model: nn.Module, calibrator: Calibrator, folded: nn.Module, e
     apart = float((wanted - got).abs().max())
     if not apart <= TOLERANCE:
         raise InputError(
-            f"folded into {layer!r} the model's probabilities differ by {apart:.1e}: that layer's output is not what the "
-            "model returns, or the model is in training mode; name the right one by layer="
+            f"folded into {layer!r} the model's probabilities differ by {apart:.1e}: that layer's output is not what "
+            "the model returns, or the model is in training mode; name the right one by layer="
         )
 
 

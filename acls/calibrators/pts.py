@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import field
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from acls.calibrators.base import Calibrator, Outcome
+from acls.calibrators.descent import descend
 from acls.calibrators.rows import Rows
 from acls.calibrators.temperature import solve
 from acls.modules import choose
@@ -52,30 +54,31 @@ class PTS(Calibrator):
         logits, labels = rows.all()
         solved = solve(rows)
         features = _features(logits, self.top).double()
-        mean, scale = features.mean(0), features.std(0, correction=0).clamp(min=1e-6 * float(features.abs().max()) + 1e-30)
+        mean, scale = (
+            features.mean(0),
+            features.std(0, correction=0).clamp(min=1e-6 * float(features.abs().max()) + 1e-30),
+        )
         self._learn(logits, temperature=torch.tensor(1 / solved.beta, dtype=torch.float64), mean=mean, scale=scale)
         z, x = logits.double() * solved.beta, (features - mean) / scale
         hits = torch.nn.functional.one_hot(labels, z.shape[1])
-        weights = self._first_weights(x)
 
-        def objective() -> Tensor:
+        def objective(weights: list[Tensor]) -> Tensor:
             log_probs = (z * (-_network(x, *weights)).exp()[:, None]).log_softmax(1)
             if self.objective == "nll":
                 loss = torch.nn.functional.nll_loss(log_probs, labels)
             else:
                 loss = (log_probs.exp() - hits).square().mean()
-            return loss + self.weight_decay * sum(w.square().sum() for w in weights[::2]) / len(labels)
+            return loss + self.weight_decay * sum(w.square().sum() for w in weights[::2])
 
-        train(objective, weights, STEPS)
         names = ("weight1", "bias1", "weight2", "bias2", "weight3")
-        self._learn(logits, **dict(zip(names, weights, strict=True)))
+        self._learn(logits, **dict(zip(names, descend(objective, self._first_weights(x), STEPS), strict=True)))
         return Outcome(at_boundary=solved.at_boundary, warnings=solved.warnings)
 
     def _first_weights(self, x: Tensor) -> list[Tensor]:
         generator = torch.Generator().manual_seed(self.seed)
         sizes = [x.shape[1], self.hidden, self.hidden]
         weights: list[Tensor] = []
-        for before, after in zip(sizes, sizes[1:], strict=False):
+        for before, after in itertools.pairwise(sizes):
             bound = math.sqrt(6 / (before + after))
             first = torch.rand((after, before), generator=generator, dtype=torch.float64) * 2 * bound - bound
             weights += [first.to(x.device), torch.zeros(after, dtype=torch.float64, device=x.device)]
@@ -99,24 +102,3 @@ def _network(x: Tensor, weight1: Tensor, bias1: Tensor, weight2: Tensor, bias2: 
     """Return the log of each row's temperature over the common one, within the largest factor."""
     hidden = torch.addmm(bias2, torch.addmm(bias1, x, weight1.T).relu(), weight2.T).relu()
     return LARGEST_FACTOR * torch.tanh(hidden @ weight3 / LARGEST_FACTOR)
-
-
-def train(objective: object, weights: list[Tensor], steps: int) -> None:
-    """Lower an objective of weights by L-BFGS, in place; they end at the best point met."""
-    assert callable(objective)
-    for weight in weights:
-        weight.requires_grad_(True)
-    optimizer = torch.optim.LBFGS(
-        weights, max_iter=steps, history_size=20, tolerance_grad=1e-9, tolerance_change=1e-12, line_search_fn="strong_wolfe"
-    )
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        loss: Tensor = objective()
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss
-
-    with torch.enable_grad():
-        optimizer.step(closure)  # type: ignore[no-untyped-call]
-    for weight in weights:
-        weight.requires_grad_(False)

@@ -1,4 +1,4 @@
-"""The calibration data as rows: checked, flattened, without the ignored positions, read in chunks as often as needed."""
+"""The calibration data as rows: checked, flattened, without what is ignored, read in chunks as often as needed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ class Rows:
             self._held = _compact(logits, target, group, ignore_index)
         else:
             if target is not None or group is not None:
-                raise InputError("with an iterable of batches, each batch is (logits, target): pass no target beside it")
+                raise InputError(
+                    "with an iterable of batches, each batch is (logits, target): pass no target beside it"
+                )
             self._batches = logits
 
     @property
@@ -55,12 +57,12 @@ class Rows:
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         if self._held is not None:
             logits, labels, _ = self._held
-            yield from _chunks(logits, labels)
+            yield from chunks(logits, labels)
             return
         assert self._batches is not None
         for batch in self._batches:
             logits, labels, _ = _compact(batch[0], batch[1], None, self._ignore_index)
-            yield from _chunks(logits, labels)
+            yield from chunks(logits, labels)
 
     def first(self) -> tuple[Tensor, Tensor]:
         """Return some rows to start from: all that are held, else the first batch that has any."""
@@ -96,7 +98,7 @@ class Rows:
         """Assign each row of `all` a fold 0..n-1; the positions of one map, or of one group, stay together."""
         logits, labels, group = self._in_order()
         row_codes = codes(logits, labels)
-        _, group = group.unique(return_inverse=True)
+        _, group = torch.unique(group, return_inverse=True)
         totals = row_codes.new_zeros(int(group.max()) + 1).scatter_add_(0, group, row_codes)
         # Groups are dealt out in the order of their content's code, so that folds have equal sizes.
         rank = totals.argsort(stable=True).argsort(stable=True)
@@ -141,7 +143,9 @@ def _compact(logits: Tensor, target: Tensor, group: Tensor | None, ignore_index:
     if group is None:
         group = torch.arange(logits.shape[0], device=logits.device)
     elif group.shape[:1] != logits.shape[:1] or group.ndim != 1:
-        raise InputError(f"group has shape {tuple(group.shape)}, but one number a sample is called for: ({len(logits)},)")
+        raise InputError(
+            f"group has shape {tuple(group.shape)}, but one number a sample is called for: ({len(logits)},)"
+        )
     per_sample = positions.shape.numel() // max(logits.shape[0], 1)
     spread = group if per_sample == 1 else group.repeat_interleave(per_sample)
     if positions.valid is not None:
@@ -164,7 +168,8 @@ def finite(logits: Tensor) -> Tensor:
     return torch.where(logits == -torch.inf, logits.amax(1, keepdim=True) + SMALLEST, logits)
 
 
-def _chunks(logits: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+def chunks(logits: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Cut rows into parts that fit the cache."""
     size = max(1, CHUNK // logits.shape[1])
     for start in range(0, len(labels), size):
         yield logits[start : start + size], labels[start : start + size]

@@ -40,7 +40,9 @@ class ScoreTally:
         both = ScoreTally(len(self.counts))
         both.counts = self.counts + other.counts
         both._nll = self._nll + other._nll
-        both._bins = self._bins if other._bins is None else other._bins if self._bins is None else self._bins + other._bins
+        both._bins = (
+            self._bins if other._bins is None else other._bins if self._bins is None else self._bins + other._bins
+        )
         return both
 
     @property

@@ -47,7 +47,10 @@ class Selective(Calibrator):
         values, gap = fit_logistic(passes, soft_targets=True)
         like = rows.first()[0]
         self._learn(like, weight=values[0, :-1], bias=values[0, -1])
-        both = [solve(_Side(rows, self, wrong)) if next(iter(_Side(rows, self, wrong)), None) else None for wrong in (False, True)]
+        both = [
+            solve(_Side(rows, self, wrong)) if next(iter(_Side(rows, self, wrong)), None) else None
+            for wrong in (False, True)
+        ]
         common = next(side for side in both if side is not None)
         betas = torch.tensor([(side or common).beta for side in both], dtype=torch.float64)
         self._learn(like, temperature=1 / betas)
@@ -59,7 +62,9 @@ class Selective(Calibrator):
         )
         if both[1] is None:
             warnings += (f"nothing looks wrong at threshold {self.threshold}: this is temperature scaling",)
-        return Outcome(gap=gap, at_boundary=any(side is not None and side.at_boundary for side in both), warnings=warnings)
+        return Outcome(
+            gap=gap, at_boundary=any(side is not None and side.at_boundary for side in both), warnings=warnings
+        )
 
     def looks_wrong(self, rows: Tensor) -> Tensor:
         """Return for each row of logits whether the detector takes its top class for a mistake."""

@@ -11,6 +11,7 @@ from acls.calibrators.base import Calibrator, Outcome
 from acls.calibrators.lookup import interpolate
 from acls.calibrators.odds import log_odds, with_top
 from acls.calibrators.rows import Rows
+from acls.calibrators.temperature import solve
 from acls.errors import InputError
 
 TABLE = 257
@@ -20,17 +21,19 @@ WIDEST = 100.0
 
 
 class Spline(Calibrator):
-    """Calibrate the confidence of the top class by the slope of a spline; the others share what is left as before.
+    """Calibrate the confidence of the top class by the slope of a spline; the others share what is left.
 
     Sorted by confidence, the share of right answers among the first ``t n`` rows is a function h(t); its slope is the
     accuracy at that confidence. h is fitted by a natural cubic spline with a few knots, by least squares: no bins.
-    (Gupta et al., ICLR 2021)
+    Confidences, and the shares of the other classes, are those of the best temperature. (Gupta et al., ICLR 2021;
+    there without temperature and with 6 knots)
     """
 
     paper = "Gupta et al., ICLR 2021"
 
-    knots: int = 6
+    knots: int = 12
 
+    temperature: Tensor = field(init=False)
     x: Tensor = field(init=False)
     y: Tensor = field(init=False)
 
@@ -41,7 +44,8 @@ class Spline(Calibrator):
 
     def _fit(self, rows: Rows) -> Outcome:
         logits, labels = rows.all()
-        odds, predicted = log_odds(logits.double().log_softmax(1)).max(1)
+        solved = solve(rows)
+        odds, predicted = log_odds((logits.double() * solved.beta).log_softmax(1)).max(1)
         odds, order = odds.sort()
         n = len(odds)
         share = torch.cumsum((predicted == labels)[order].double(), 0) / n
@@ -54,17 +58,18 @@ class Spline(Calibrator):
         floor = 1 / (n + 2)
         accuracy = (slopes @ solution)[:, 0].clamp(floor, 1 - floor)
         x = odds[(at * (n - 1)).long()].clamp(-WIDEST, WIDEST)
-        self._learn(logits, x=x[None], y=accuracy.logit()[None])
-        return Outcome()
+        temperature = torch.tensor(1 / solved.beta, dtype=torch.float64)
+        self._learn(logits, temperature=temperature, x=x[None], y=accuracy.logit()[None])
+        return Outcome(at_boundary=solved.at_boundary, warnings=solved.warnings)
 
     def _transform(self, rows: Tensor) -> Tensor:
-        log_probs = rows.log_softmax(1)
+        log_probs = (rows / self.temperature).log_softmax(1)
         odds = log_odds(log_probs).amax(1, keepdim=True)
         return with_top(log_probs, interpolate(odds, self.x, self.y)[:, 0])
 
     def _reset(self, like: Tensor) -> None:
         line = torch.tensor([[-WIDEST, WIDEST]])
-        self._learn(like, x=line, y=line)
+        self._learn(like, temperature=torch.ones(()), x=line, y=line)
 
     def _values(self, n_classes: int) -> int:
         return self.knots

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from acls.calibrators.scores import Score, ScoreTally
 from acls.modules import choose
 
 COLDEST, HOTTEST = 1e-6, 1e12
-"""The range of T in units of the logits' spread: at either end the NLL is within 1e-10 of its limit on separable data."""
+"""The range of T in units of the logits' spread; at its ends the NLL of separable data is within 1e-10 of its limit."""
 CLOSE_ENOUGH = 1e-13
 """The fit ends when Newton's model says that the NLL is within this of its minimum."""
 START_ROWS = 1000
@@ -53,7 +54,7 @@ class Temperature(Calibrator):
 
     def _fit(self, rows: Rows) -> Outcome:
         if self.grid:
-            found = _best_of(rows, _PAPERS_GRID, self.objective)
+            found = _best_of(rows, PAPERS_GRID, self.objective)
         else:
             solved = solve(rows)
             if self.objective == "nll":
@@ -162,11 +163,8 @@ def _derivatives(rows: Iterable[tuple[Tensor, Tensor]], beta: float) -> tuple[fl
     return nll, slope, curvature
 
 
-_PAPERS_GRID = []
-_t = 0.1
-while len(_PAPERS_GRID) < 100:
-    _PAPERS_GRID.append(_t)
-    _t += 0.1
+# Sums of 0.1, as the reference implementations have them: 3.2000000000000015, not 3.2.
+PAPERS_GRID = list(itertools.accumulate([0.1] * 100))
 
 
 def _best_of(rows: Rows, temperatures: list[float], objective: str) -> float:

@@ -33,7 +33,7 @@ class Affine(Calibrator):
 
     def _learn_map(self, rows: Rows, fitted: Fitted) -> Outcome:
         self._learn(rows.first()[0], weight=fitted.weight, bias=fitted.bias)
-        warnings = ()
+        warnings: tuple[str, ...] = ()
         if fitted.at_boundary:
             warnings = ("the data is separable, or no better than chance: the ridge alone keeps the fit finite",)
         return Outcome(gap=fitted.gap, at_boundary=fitted.at_boundary, warnings=warnings)

@@ -1,0 +1,110 @@
+"""L-BFGS with a line search that always ends, for smooth objectives of one flat vector.
+
+torch has its own, but torch.optim brings the compiler along: seconds of import for fits of milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+HISTORY = 20
+ENOUGH_DECREASE, ENOUGH_CURVATURE = 1e-4, 0.9
+ROUNDING = 1e-15
+
+Objective = Callable[[Tensor], tuple[float, Tensor]]
+"""Returns value and gradient at a point."""
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """Where the descent ended."""
+
+    point: Tensor
+    value: float
+    gradient: Tensor
+
+
+def lbfgs(objective: Objective, start: Tensor, *, small_gradient: float, steps: int) -> Minimum:
+    """Go down until no entry of the gradient is above ``small_gradient``, no step lowers the value, or steps are spent.
+
+    Each step fulfils the weak Wolfe conditions, found by doubling and bisection (Lewis and Overton, 2013), so the
+    approximate Hessian stays positive definite. (Liu and Nocedal, Mathematical Programming 1989)
+    """
+    point = start
+    value, gradient = objective(point)
+    past: deque[tuple[Tensor, Tensor]] = deque(maxlen=HISTORY)
+    for _ in range(steps):
+        if float(gradient.abs().max()) <= small_gradient:
+            break
+        direction = -_times_inverse_hessian(gradient, past)
+        if not past:
+            direction = direction / max(1.0, float(gradient.norm()))
+        found = _search(objective, point, value, gradient, direction)
+        if found is None:
+            if not past:
+                break
+            past.clear()  # once more along the gradient itself
+            continue
+        moved, change = found.point - point, found.gradient - gradient
+        if float(moved @ change) > 0:
+            past.append((moved, change))
+        point, value, gradient = found.point, found.value, found.gradient
+    return Minimum(point, value, gradient)
+
+
+def _times_inverse_hessian(vector: Tensor, past: deque[tuple[Tensor, Tensor]]) -> Tensor:
+    shares = []
+    for moved, change in reversed(past):
+        share = float(moved @ vector) / float(moved @ change)
+        vector = vector - share * change
+        shares.append(share)
+    if past:
+        moved, change = past[-1]
+        vector = vector * (float(moved @ change) / float(change @ change))
+    for (moved, change), share in zip(past, reversed(shares), strict=True):
+        vector = vector + (share - float(change @ vector) / float(moved @ change)) * moved
+    return vector
+
+
+def _search(objective: Objective, point: Tensor, value: float, gradient: Tensor, direction: Tensor) -> Minimum | None:
+    """Return a point along the direction that fulfils the weak Wolfe conditions; None where rounding hides any."""
+    slope = float(gradient @ direction)
+    low, high, length = 0.0, torch.inf, 1.0
+    best: Minimum | None = None
+    for _ in range(50):
+        new = point + length * direction
+        new_value, new_gradient = objective(new)
+        # Not "if above": a NaN, from a step far too long, must shorten it.
+        if not new_value <= value + ENOUGH_DECREASE * length * slope + ROUNDING * abs(value):
+            high = length
+        else:
+            best = Minimum(new, new_value, new_gradient)
+            if float(new_gradient @ direction) >= ENOUGH_CURVATURE * slope:
+                return best
+            low = length
+        length = 2 * low if high == torch.inf else (low + high) / 2
+    return best if best is not None and best.value < value else None
+
+
+def descend(objective: Callable[[list[Tensor]], Tensor], weights: list[Tensor], steps: int) -> list[Tensor]:
+    """Lower an objective of several tensors, whose gradient autograd finds; return where it ended."""
+    shapes = [weight.shape for weight in weights]
+
+    def unpack(point: Tensor) -> list[Tensor]:
+        parts = torch.split(point, [shape.numel() for shape in shapes])
+        return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+    def value_and_gradient(point: Tensor) -> tuple[float, Tensor]:
+        with torch.enable_grad():
+            leaf = point.detach().requires_grad_(True)
+            value = objective(unpack(leaf))
+            (gradient,) = torch.autograd.grad(value, leaf)
+        return float(value), gradient
+
+    start = torch.cat([weight.flatten() for weight in weights])
+    return unpack(lbfgs(value_and_gradient, start, small_gradient=1e-8, steps=steps).point)
