@@ -132,7 +132,7 @@ def _all_within(labels: Tensor, n_classes: int) -> bool:
     if labels.numel() == 0:
         return True
     low, high = torch.aminmax(labels)
-    return bool(low >= 0) and bool(high < n_classes)
+    return low.item() >= 0 and high.item() < n_classes
 
 
 def _reject_out_of_range(labels: Tensor, n_classes: int, ignore_index: int) -> None:

@@ -88,10 +88,10 @@ class ACLS(Regularized):
             predicted, others = predicted * gate, others * gate
         return {"predicted": predicted, "others": others}
 
-    def fused(self, at: Positions) -> Tensor | None:
+    def fused(self, at: Positions, scale: float | None) -> Tensor | None:
         if at.soft or self.condition != "margin" or type(self.base) is not CE:
             return None
-        return self._term(at.n_classes).with_cross_entropy(at.logits, at.target)
+        return self._term(at.n_classes).with_cross_entropy(at.logits, at.target, scale)
 
     def prepare(self, *, n_train: int, n_classes: int) -> None:
         super().prepare(n_train=n_train, n_classes=n_classes)

@@ -76,9 +76,13 @@ class Loss(Configured):
 
     def forward(self, logits: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
         at = self._positions(logits, target, index)
-        values = self.fused(at) if self.class_weight is None else None
-        if values is not None:
-            return self._reduce(values, at)
+        if self.class_weight is None:
+            scale = None
+            if at.valid is None and self.reduction != "none":
+                scale = 1.0 / max(1, at.logits.shape[0]) if self.reduction == "mean" else 1.0
+            value = self.fused(at, scale)
+            if value is not None:
+                return value if scale is not None else self._reduce(value, at)
         parts = iter(self._terms(at).values())
         return sum(parts, next(parts))
 
@@ -100,8 +104,11 @@ class Loss(Configured):
         """Return the weighed regularisers by name: one value a position ``(M,)``, or one for the batch ``()``."""
         return {}
 
-    def fused(self, at: Positions) -> Tensor | None:
-        """Return the whole loss, one value a position, its gradient from the same pass; None to add up the terms."""
+    def fused(self, at: Positions, scale: float | None) -> Tensor | None:
+        """Return the whole loss, one value a position, its gradient from the same pass; None to add up the terms.
+
+        With ``scale``, return the sum of the values times it.
+        """
         return None
 
     def rule(self, n_classes: int) -> Rule | None:
@@ -144,7 +151,7 @@ class Loss(Configured):
                 f"{self!r} needs to know each sample's class, but the target {tuple(target.shape)} holds "
                 "soft labels: pass class ids, or train without CutMix and Mixup"
             )
-        if self.needs_index and index is None:
+        if index is None and self.needs_index:
             reason = next(part.index_reason for part in self.stack() if part.remembers_samples())
             raise InputError(f"{reason}: pass index=, their numbers in the training set")
         return at

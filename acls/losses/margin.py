@@ -6,13 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from acls.losses.numerics import first_equal, top
 
 # Logits looked at in one go, so that what is made of them stays in the processor's cache.
-_LOGITS_AT_ONCE = 1 << 17
+_LOGITS_AT_ONCE = 1 << 18
+# Up to here blocks are turned so that sums over classes run along the samples, which the processor does many at a time.
+_FEW_CLASSES = 128
+_VECTORISED_FROM = 1 << 14
 # Up to here inductor's code for the one pass is the faster one, beyond it its code for autograd's graph.
 _LOGITS_COMPILED_IN_ONE_PASS = 1 << 14
 
@@ -55,69 +59,106 @@ class MarginTerm:
             excess = excess * (z == largest).sum(1, keepdim=True)
         return self.down * excess.squeeze(1), self.up * excesses.sum(1)
 
-    def with_cross_entropy(self, z: Tensor, y: Tensor) -> Tensor | None:
+    def with_cross_entropy(self, z: Tensor, y: Tensor, scale: float | None) -> Tensor | None:
         """Return cross-entropy plus this term, one value a position, from one pass that keeps only the gradient.
 
-        None where autograd does better: in compiled code on large inputs.
+        With ``scale``, return their sum times it. None where autograd does better: in compiled code on large inputs.
         """
         if not self.clipped or (torch.compiler.is_compiling() and z.numel() > _LOGITS_COMPILED_IN_ONE_PASS):
             return None
-        values: Tensor = _OnePass.apply(z, y, self)  # type: ignore[no-untyped-call]
+        values: Tensor = _OnePass.apply(z, y, self, scale)  # type: ignore[no-untyped-call]
         return values
 
 
 class _OnePass(torch.autograd.Function):
-    """Cross-entropy plus a `MarginTerm`, ``(M,)``; the gradient is made on the way and is all that is kept."""
+    """Cross-entropy plus a `MarginTerm`, ``(M,)``, or its scaled sum; the gradient is made on the way and kept."""
 
     @staticmethod
-    def forward(ctx: FunctionCtx, z: Tensor, y: Tensor, term: MarginTerm) -> Tensor:
-        step = max(1, _LOGITS_AT_ONCE // z.shape[1])
-        if torch.compiler.is_compiling() or z.shape[0] <= step:
-            values, gradient = _value_and_gradient(z, y, term)
+    def forward(ctx: FunctionCtx, z: Tensor, y: Tensor, term: MarginTerm, scale: float | None) -> Tensor:
+        n, k = z.shape
+        factor = 1.0 if scale is None else scale
+        step = max(1, _LOGITS_AT_ONCE // k)
+        if torch.compiler.is_compiling() or n <= step:
+            values, gradient = _value_and_gradient(z, y, term, factor, axis=1)
         else:
-            values, gradient = z.new_empty(z.shape[0]), torch.empty_like(z)
-            for start in range(0, z.shape[0], step):
+            values, gradient = z.new_empty(n), torch.empty_like(z)
+            for start in range(0, n, step):
                 rows = slice(start, start + step)
-                values[rows], _ = _value_and_gradient(z[rows], y[rows], term, out=gradient[rows])
+                if k <= _FEW_CLASSES:
+                    values[rows], part = _value_and_gradient(z[rows].t().contiguous(), y[rows], term, factor, axis=0)
+                    gradient[rows] = part.t()
+                else:
+                    values[rows], gradient[rows] = _value_and_gradient(z[rows], y[rows], term, factor, axis=1)
         ctx.save_for_backward(gradient)
-        return values
+        return values if scale is None else values.sum() * scale
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None, None, None]:
         (gradient,) = ctx.saved_tensors
-        return gradient * grad_output.unsqueeze(1), None, None
+        if grad_output.ndim:
+            gradient = gradient * grad_output.unsqueeze(1)
+        elif grad_output.device.type != "cpu" or torch.compiler.is_compiling() or grad_output.item() != 1.0:
+            gradient = gradient * grad_output
+        return gradient, None, None, None
 
 
-def _value_and_gradient(z: Tensor, y: Tensor, term: MarginTerm, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    true = y.unsqueeze(1)
-    largest = z.amax(1, keepdim=True)
-    below = z - largest  # at most 0
-    # Minus the other classes' excess over the margin; where nothing exceeds it, 0.
-    excess = (below + term.margin).clamp_(max=0)
-    value = -below.gather(1, true)
+def _value_and_gradient(z: Tensor, y: Tensor, term: MarginTerm, factor: float, axis: int) -> tuple[Tensor, Tensor]:
+    """Return the loss ``(M,)`` and ``factor`` times its gradient, shaped as ``z``, whose classes are on ``axis``."""
+    true = y.unsqueeze(axis)
+    largest, below, predicted = _largest(z, axis)
+    over = F.softshrink(below, term.margin)  # minus what each class's gap exceeds the margin by
+    value = below.gather(axis, true).neg_()
     p = below.exp_()
-    total = p.sum(1, keepdim=True)
+    total = p.sum(axis, keepdim=True)
     value += total.log()
-    gradient = torch.div(p, total, out=out)
-    slope = excess.sign() if term.power == 1 else 2 * excess
-    gradient.add_(slope, alpha=term.up)
-    value -= (
-        term.up * excess.sum(1, keepdim=True) if term.power == 1 else -term.up * excess.square().sum(1, keepdim=True)
-    )
-    pull = torch.zeros_like(value) if term.stopped else slope.sum(1, keepdim=True).mul_(-term.up)
+    gradient = p.div_(total if factor == 1.0 else total.div_(factor))
+    # The other classes' term; `pull` gathers what is to be added to the gradient of the predicted class.
+    up, down = factor * term.up, factor * term.down
+    if term.power == 2:
+        value.add_(_sum_of_squares(over, axis), alpha=term.up)
+        gradient.add_(over, alpha=2 * up)
+        pull = over.sum(axis, keepdim=True).mul_(-2 * up)
+    else:
+        acts = over.sign()
+        value.sub_(over.sum(axis, keepdim=True), alpha=term.up)
+        gradient.add_(acts, alpha=up)
+        pull = acts.sum(axis, keepdim=True).mul_(-up)
+    if term.stopped:
+        pull.zero_()
+    # The predicted class's own term.
     if term.down:
-        lowest = excess.amin(1, keepdim=True)
-        top_excess = (largest - term.margin).relu_() if term.from_zero else -lowest
-        weight = torch.full_like(value, term.down)
         if term.from_zero:
-            weight *= (z == largest).sum(1, keepdim=True)
-        value += weight * (top_excess if term.power == 1 else top_excess.square())
-        push = weight * (top_excess.sign() if term.power == 1 else 2 * top_excess)
-        pull = pull + push
-        if not (term.stopped or term.from_zero):
+            lead, lowest = (largest - term.margin).relu_(), None
+        else:
+            lead, _, lowest = _largest(over.neg_(), axis)
+        weight = (z == largest).sum(axis, keepdim=True).to(z.dtype) if term.from_zero else 1.0
+        push = weight * (lead * (2 * down) if term.power == 2 else lead.sign() * down)
+        value.add_(push * lead, alpha=1 / (factor * term.power))
+        pull += push
+        if not term.stopped and lowest is not None:
             # Where nothing exceeds the margin the first class is found, and moved by 0.
-            gradient.scatter_add_(1, first_equal(excess, lowest), -push)
-    gradient.scatter_add_(1, first_equal(z, largest), pull)
-    gradient.scatter_add_(1, true, torch.full_like(value, -1.0))
-    return value.squeeze(1), gradient
+            gradient.scatter_add_(axis, lowest, push.neg_())
+    gradient.scatter_add_(axis, predicted, pull)
+    gradient.scatter_add_(axis, true, torch.full_like(value, -factor))
+    return value.squeeze(axis), gradient
+
+
+def _largest(z: Tensor, axis: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the largest entries along ``axis``, what the others lack to them (0 or less), and their first classes."""
+    if torch.compiler.is_compiling() or z.numel() < _VECTORISED_FROM:
+        largest, where = z.max(axis, keepdim=True)
+        return largest, z - largest, where
+    # torch's own argmax is not vectorised: ten times the cost of the largest value itself. Sums and maxima are, so the
+    # class is found as the largest rank from the end among the entries that lack nothing.
+    largest = z.amax(axis, keepdim=True)
+    lacks = z - largest
+    k = z.shape[axis]
+    rank = torch.arange(k - 1, -1, -1, dtype=z.dtype, device=z.device).unsqueeze(1 - axis)
+    found = (lacks * (torch.finfo(z.dtype).max / 4)).add_(rank).amax(axis, keepdim=True)
+    return largest, lacks, found.neg_().add_(k - 1).long()
+
+
+def _sum_of_squares(x: Tensor, axis: int) -> Tensor:
+    # A norm along rows is one pass; across them it is not vectorised.
+    return torch.linalg.vector_norm(x, dim=1, keepdim=True).square_() if axis else x.square().sum(0, keepdim=True)

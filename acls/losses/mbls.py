@@ -49,10 +49,10 @@ class MbLS(Regularized):
         weight = self.weight if self.schedule == "constant" else self.current_weight.to(at.logits.dtype)
         return {"margin": excess * weight / at.n_classes}
 
-    def fused(self, at: Positions) -> Tensor | None:
+    def fused(self, at: Positions, scale: float | None) -> Tensor | None:
         if at.soft or self.schedule != "constant" or type(self.base) is not CE:
             return None
-        return self._term(self.weight / at.n_classes).with_cross_entropy(at.logits, at.target)
+        return self._term(self.weight / at.n_classes).with_cross_entropy(at.logits, at.target, scale)
 
     def end_epoch(self, now: Epoch) -> None:
         super().end_epoch(now)

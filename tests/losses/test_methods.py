@@ -123,11 +123,17 @@ def test_the_one_pass_equals_autograd(power, from_zero, stopped, k):
     z = (2 * z).round() / 2
     upstream = torch.linspace(-1, 2, len(z)).double()
     a, b = z.clone().requires_grad_(), z.clone().requires_grad_()
-    fused = term.with_cross_entropy(a, y)
+    fused = term.with_cross_entropy(a, y, None)
     plain = F.cross_entropy(b, y, reduction="none") + sum(term.parts(b))
     torch.testing.assert_close(fused, plain)
     (fused * upstream).sum().backward()
     (plain * upstream).sum().backward()
+    torch.testing.assert_close(a.grad, b.grad)
+    a.grad = b.grad = None
+    total = term.with_cross_entropy(a, y, 0.25)
+    torch.testing.assert_close(total, 0.25 * plain.detach().sum())
+    (3 * total).backward()
+    (0.75 * (F.cross_entropy(b, y, reduction="sum") + sum(part.sum() for part in term.parts(b)))).backward()
     torch.testing.assert_close(a.grad, b.grad)
 
 
