@@ -20,6 +20,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 _CACHED = 1 << 17
 # On other devices one kernel takes many rows; only the memory of intermediates sets the limit.
 _ON_DEVICE = 1 << 26
+_FEW_CLASSES = 32
 # How far above 1 a probability may be by rounding (half precision has 2^-11).
 _ABOVE_ONE = 1e-3
 
@@ -38,6 +39,12 @@ class TopLabel:
     """Minus the log-probability of the true class."""
     brier: Tensor | None = None
     """The squared distance of the probabilities from the one-hot label, summed over the classes."""
+
+
+def pieces(n: int, like: Tensor) -> Iterator[slice]:
+    """Stretches of n values, few enough at a time to stay in the cache; on other devices, all at once. One at least."""
+    step = _CACHED if like.device.type == "cpu" else max(1, n)
+    return (slice(start, start + step) for start in range(0, max(1, n), step))
 
 
 class Batch:
@@ -200,6 +207,8 @@ def _top_label(batch: Batch) -> TopLabel:
     """
     scores, target = batch.scores, batch.target
     n, n_classes = scores.shape
+    # Reductions over a short last axis leave most of a vector unit idle: few classes are better put first.
+    axis = 0 if n_classes <= _FEW_CLASSES and scores.device.type == "cpu" else 1
     if n_classes == 0:
         raise InputError("the scores have no class: axis 1 holds the classes and has length 0")
     confidence, nll, brier = (scores.new_empty(n) for _ in range(3))
@@ -207,34 +216,36 @@ def _top_label(batch: Batch) -> TopLabel:
     right = torch.empty(n, dtype=torch.bool, device=scores.device)
     buffer: Tensor | None = None
     for rows, part in batch.chunks():
-        if buffer is None:
+        if axis == 0:
+            part = part.T.contiguous()
+        if buffer is None or buffer.shape != part.shape:
             buffer = torch.empty_like(part)
-        scratch = buffer[: part.shape[0]]
-        largest = part.amax(1, keepdim=True)
-        own = part.gather(1, target[rows, None])
-        torch.ge(part, own, out=scratch)
-        torch.sum(scratch, 1, out=at_least[rows])
-        torch.ge(own, largest, out=right[rows, None])
-        largest, own = largest[:, 0], own[:, 0]
+        largest = part.amax(axis, keepdim=True)
+        own = part.gather(axis, target[rows].unsqueeze(axis))
+        torch.sum(torch.ge(part, own, out=buffer), axis, out=at_least[rows])
         if batch.kind == "logits":
-            torch.sub(part, largest[:, None], out=scratch).exp_()
-            total = scratch.sum(1)
-            squares = torch.linalg.vecdot(scratch, scratch) / (total * total)
+            torch.sub(part, largest, out=buffer).exp_()
+            total = buffer.sum(axis)
+            lead = (largest - own).squeeze_(axis)
+            torch.eq(lead, 0, out=right[rows])
             torch.reciprocal(total, out=confidence[rows])
-            true_probability = (own - largest).exp_().div_(total)
-            torch.add(largest - own, total.log(), out=nll[rows])
-        elif batch.kind == "log_probs":
-            torch.exp(part, out=scratch)
-            squares = torch.linalg.vecdot(scratch, scratch)
-            torch.exp(largest, out=confidence[rows])
-            true_probability = own.exp()
-            torch.neg(own, out=nll[rows])
+            torch.add(lead, total.log(), out=nll[rows])
+            squares = buffer.square_().sum(axis).div_(total.square())
+            true_probability = lead.neg_().exp_().div_(total)
         else:
-            squares = torch.linalg.vecdot(part, part)
-            confidence[rows] = largest
-            true_probability = own
-            torch.neg(own.log(), out=nll[rows])
-        torch.add(squares - 2 * true_probability, 1, out=brier[rows])
+            largest, own = largest.squeeze_(axis), own.squeeze_(axis)
+            torch.ge(own, largest, out=right[rows])
+            if batch.kind == "log_probs":
+                squares = torch.exp(part, out=buffer).square_().sum(axis)
+                confidence[rows] = largest.exp()
+                nll[rows] = -own
+                true_probability = own.exp()
+            else:
+                squares = torch.square(part, out=buffer).sum(axis)
+                confidence[rows] = largest
+                nll[rows] = -own.log()
+                true_probability = own
+        torch.sub(squares, true_probability, alpha=2, out=brier[rows]).add_(1)
     _settle_ties(batch, right, at_least)
     return TopLabel(confidence, right, (at_least <= 5) | right, nll, brier.clamp_(min=0))
 

@@ -7,14 +7,16 @@ confidences, compared as they are: so have it Guo et al. (ICML 2017) and those w
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import add
 
 import torch
 from torch import Tensor
 
 from acls.errors import InputError
-from acls.metrics.batch import Batch
+from acls.metrics.batch import Batch, pieces
 from acls.metrics.tally import Tally, ratio
 
 BINS = 15
@@ -71,8 +73,9 @@ class Bins(Tally):
 
     @classmethod
     def count(cls, batch: Batch, bins: int = BINS) -> Bins:
-        top = batch.top
-        return cls.sums(bin_of(top.confidence, bins), bins, top.confidence, top.right)
+        confidence, right = batch.top.confidence, batch.top.right
+        parts = ((confidence[rows], right[rows]) for rows in pieces(len(batch), confidence))
+        return reduce(add, (cls.sums(bin_of(sure, bins), bins, sure, hit) for sure, hit in parts))
 
     @classmethod
     def sums(cls, index: Tensor, bins: int, confidence: Tensor, right: Tensor) -> Bins:
@@ -95,42 +98,41 @@ class Bins(Tally):
 
     @cached_property
     def n(self) -> int:
-        return int(self.samples.sum())
+        return sum(count for count, _, _ in self._rows)
 
     @cached_property
-    def residual(self) -> Tensor:
-        """Confidence minus hits, summed over each bin: positive where the model is too sure."""
-        return self.confidence - self.right
+    def _rows(self) -> list[tuple[int, float, int]]:
+        """Count, confidence minus hits, hits of the bins that are not empty."""
+        rows = zip(self.samples.tolist(), self.confidence.tolist(), self.right.tolist(), strict=True)
+        return [(count, confidence - right, right) for count, confidence, right in rows if count]
 
-    @cached_property
-    def gap(self) -> Tensor:
-        """Mean confidence minus accuracy of each bin; 0 where the bin is empty."""
-        return self.residual / self.samples.clamp(min=1)
+    def _mean(self, values: Iterable[float]) -> float:
+        return ratio(math.fsum(values), self.n)
 
     @property
     def ece(self) -> float:
         """Expected calibration error, Σ_b n_b/n |confidence_b - accuracy_b| (Naeini et al., AAAI 2015)."""
-        return ratio(self.residual.abs().sum(), self.n)
+        return self._mean(abs(residual) for _, residual, _ in self._rows)
 
     @property
     def overconfidence(self) -> float:
         """The part of the ECE from bins with more confidence than accuracy."""
-        return ratio(self.residual.clamp(min=0).sum(), self.n)
+        return self._mean(max(residual, 0.0) for _, residual, _ in self._rows)
 
     @property
     def underconfidence(self) -> float:
         """The part of the ECE from bins with less confidence than accuracy."""
-        return ratio((-self.residual).clamp(min=0).sum(), self.n)
+        return self._mean(max(-residual, 0.0) for _, residual, _ in self._rows)
 
     @property
     def mce(self) -> float:
         """The largest gap of a bin, however few samples it holds; empty bins have none."""
-        return float(self.gap.abs().max()) if self.n else float("nan")
+        return max((abs(residual) / count for count, residual, _ in self._rows), default=float("nan"))
 
     @property
     def rmsce(self) -> float:
         """Root mean square calibration error, √ Σ_b n_b/n gap_b²."""
-        return math.sqrt(ratio((self.samples * self.gap**2).sum(), self.n))
+        return math.sqrt(self._mean(residual**2 / count for count, residual, _ in self._rows))
 
     @property
     def rmsce_debiased(self) -> float:
@@ -138,10 +140,11 @@ class Bins(Tally):
 
         Bins with fewer than two samples tell nothing about their noise and are left out (Kumar et al., NeurIPS 2019).
         """
-        accuracy = self.right / self.samples.clamp(min=1)
-        noise = accuracy * (1 - accuracy) / (self.samples - 1).clamp(min=1)
-        squared = torch.where(self.samples > 1, self.gap**2 - noise, 0.0)
-        return math.sqrt(ratio((self.samples * squared).sum().clamp(min=0), self.n))
+        enough = [row for row in self._rows if row[0] > 1]
+        noise = (right / count * (count - right) / (count - 1) for count, _, right in enough)
+        squared = (residual**2 / count for count, residual, _ in enough)
+        mean = self._mean(signal - chance for signal, chance in zip(squared, noise, strict=True))
+        return math.sqrt(max(mean, 0.0)) if self.n else mean
 
     @property
     def top_brier(self) -> float:
