@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -21,11 +22,11 @@ class Cells:
     """The confidences of a cell lie between `lower` and `upper`; both None where all samples of a cell are tied."""
     upper: Tensor | None = None
 
-    @property
+    @cached_property
     def residual(self) -> Tensor:
         return self.confidence - self.right
 
-    @property
+    @cached_property
     def n(self) -> Tensor:
         return self.count.sum(-1)
 

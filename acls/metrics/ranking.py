@@ -35,14 +35,14 @@ def aurc(cells: Cells) -> tuple[Tensor, Tensor]:
     count, wrong = cells.count.flip(-1), (cells.count - cells.right).flip(-1)
     held, errors = count.cumsum(-1), wrong.cumsum(-1)
     before, errors_before = held - count, errors - wrong
-    harmonic = torch.digamma(held + 1)
-    harmonic_before = torch.cat([torch.digamma(torch.ones_like(before[..., :1])), harmonic[..., :-1]], -1)
-    rate = wrong / count.clamp(min=1)
-    mean = (errors_before - before * rate) * (harmonic - harmonic_before) + wrong
     n = held[..., -1]
-    value = mean.sum(-1) / n
-    if cells.lower is None or cells.upper is None:
+    if float(count.max()) <= 1:  # H(k+1) - H(k) = 1 / (k+1)
+        value = (errors * count / held.clamp(min=1)).sum(-1) / n
         return value, torch.zeros_like(value)
+    harmonic, harmonic_before = torch.digamma(held + 1), torch.digamma(before + 1)
+    mean = (errors_before - before * wrong / count.clamp(min=1)) * (harmonic - harmonic_before) + wrong
+    if cells.lower is None or cells.upper is None:
+        return mean.sum(-1) / n, torch.zeros_like(n)
     after_wrong, after_right = torch.digamma(before + wrong + 1), torch.digamma(held - wrong + 1)
     first = wrong + (errors_before - before) * (after_wrong - harmonic_before) + errors * (harmonic - after_wrong)
     last = (
@@ -51,4 +51,4 @@ def aurc(cells: Cells) -> tuple[Tensor, Tensor]:
         + (errors_before - held + wrong) * (harmonic - after_right)
     )
     spread = torch.maximum(first - mean, mean - last).where((cells.upper > cells.lower).flip(-1), 0.0)
-    return value, spread.clamp(min=0).sum(-1) / n
+    return mean.sum(-1) / n, spread.clamp(min=0).sum(-1) / n
