@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import FunctionCtx
 
 from acls.losses.numerics import first_equal, top
 
@@ -85,16 +85,22 @@ class _OnePass(torch.autograd.Function):
             for start in range(0, n, step):
                 rows = slice(start, start + step)
                 if k <= _FEW_CLASSES:
-                    values[rows], part = _value_and_gradient(z[rows].t().contiguous(), y[rows], term, factor, axis=0)
-                    gradient[rows] = part.t()
+                    # With a third axis the turning is shared among threads, which it is not for a matrix.
+                    turned = z[rows].t().unsqueeze(0).contiguous().squeeze(0)
+                    values[rows], part = _value_and_gradient(turned, y[rows], term, factor, axis=0)
+                    gradient[rows].unsqueeze(0).copy_(part.t().unsqueeze(0))
                 else:
                     values[rows], gradient[rows] = _value_and_gradient(z[rows], y[rows], term, factor, axis=1)
         ctx.save_for_backward(gradient)
         return values if scale is None else values.sum() * scale
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None, None, None]:
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            raise RuntimeError(
+                "this loss keeps only its gradient and cannot be differentiated twice: "
+                "for second derivatives use sum(loss.terms(logits, target).values())"
+            )
         (gradient,) = ctx.saved_tensors
         if grad_output.ndim:
             gradient = gradient * grad_output.unsqueeze(1)
@@ -106,12 +112,20 @@ class _OnePass(torch.autograd.Function):
 def _value_and_gradient(z: Tensor, y: Tensor, term: MarginTerm, factor: float, axis: int) -> tuple[Tensor, Tensor]:
     """Return the loss ``(M,)`` and ``factor`` times its gradient, shaped as ``z``, whose classes are on ``axis``."""
     true = y.unsqueeze(axis)
-    largest, below, predicted = _largest(z, axis)
+    # torch's own argmax is not vectorised and costs ten times the largest value itself: for few logits only.
+    few = torch.compiler.is_compiling() or z.numel() < _VECTORISED_FROM
+    if few:
+        largest, predicted = z.max(axis, keepdim=True)
+        below = z - largest
+    else:
+        largest = z.amax(axis, keepdim=True)
+        below = z - largest
+        predicted = _first_zero(below, axis)
     over = F.softshrink(below, term.margin)  # minus what each class's gap exceeds the margin by
-    value = below.gather(axis, true).neg_()
+    of_true = below.gather(axis, true)
     p = below.exp_()
     total = p.sum(axis, keepdim=True)
-    value += total.log()
+    value = total.log().sub_(of_true)
     gradient = p.div_(total if factor == 1.0 else total.div_(factor))
     # The other classes' term; `pull` gathers what is to be added to the gradient of the predicted class.
     up, down = factor * term.up, factor * term.down
@@ -129,34 +143,34 @@ def _value_and_gradient(z: Tensor, y: Tensor, term: MarginTerm, factor: float, a
     # The predicted class's own term.
     if term.down:
         if term.from_zero:
-            lead, lowest = (largest - term.margin).relu_(), None
+            lead = (largest - term.margin).relu_().neg_()
+        elif few:
+            lead, lowest = over.min(axis, keepdim=True)
         else:
-            lead, _, lowest = _largest(over.neg_(), axis)
-        weight = (z == largest).sum(axis, keepdim=True).to(z.dtype) if term.from_zero else 1.0
-        push = weight * (lead * (2 * down) if term.power == 2 else lead.sign() * down)
-        value.add_(push * lead, alpha=1 / (factor * term.power))
-        pull += push
-        if not term.stopped and lowest is not None:
+            lead = over.amin(axis, keepdim=True)
+            lowest = _first_zero(lead - over, axis)
+        push = lead * (2 * down) if term.power == 2 else lead.sign().mul_(down)  # 0 or less
+        if term.from_zero:
+            push *= (z == largest).sum(axis, keepdim=True)
+        value.addcmul_(push, lead, value=1 / (factor * term.power))
+        pull -= push
+        if not (term.stopped or term.from_zero):
             # Where nothing exceeds the margin the first class is found, and moved by 0.
-            gradient.scatter_add_(axis, lowest, push.neg_())
+            gradient.scatter_add_(axis, lowest, push)
     gradient.scatter_add_(axis, predicted, pull)
     gradient.scatter_add_(axis, true, torch.full_like(value, -factor))
     return value.squeeze(axis), gradient
 
 
-def _largest(z: Tensor, axis: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the largest entries along ``axis``, what the others lack to them (0 or less), and their first classes."""
-    if torch.compiler.is_compiling() or z.numel() < _VECTORISED_FROM:
-        largest, where = z.max(axis, keepdim=True)
-        return largest, z - largest, where
-    # torch's own argmax is not vectorised: ten times the cost of the largest value itself. Sums and maxima are, so the
-    # class is found as the largest rank from the end among the entries that lack nothing.
-    largest = z.amax(axis, keepdim=True)
-    lacks = z - largest
-    k = z.shape[axis]
-    rank = torch.arange(k - 1, -1, -1, dtype=z.dtype, device=z.device).unsqueeze(1 - axis)
-    found = (lacks * (torch.finfo(z.dtype).max / 4)).add_(rank).amax(axis, keepdim=True)
-    return largest, lacks, found.neg_().add_(k - 1).long()
+def _first_zero(x: Tensor, axis: int) -> Tensor:
+    """Return the first index along ``axis`` where ``x``, which is 0 or less, is 0.
+
+    Found as the largest rank from the end that nothing is taken from: sums and maxima are vectorised.
+    """
+    k = x.shape[axis]
+    rank = torch.arange(k - 1, -1, -1, dtype=x.dtype, device=x.device).unsqueeze(1 - axis)
+    found = (x * (torch.finfo(x.dtype).max / 4)).add_(rank).amax(axis, keepdim=True)
+    return found.neg_().add_(k - 1).long()
 
 
 def _sum_of_squares(x: Tensor, axis: int) -> Tensor:

@@ -146,6 +146,16 @@ def test_the_one_pass_can_be_run_backward_twice():
     torch.testing.assert_close(first, second, rtol=0, atol=0)
 
 
+def test_second_derivatives_are_refused_with_the_way_to_get_them():
+    z, y, _ = inputs()
+    z.requires_grad_()
+    with pytest.raises(RuntimeError, match=r"use sum\(loss.terms\(logits, target\).values\(\)\)"):
+        torch.autograd.grad(ACLS(margin=2.0)(z, y), z, create_graph=True)
+    (gradient,) = torch.autograd.grad(sum(ACLS(margin=2.0).terms(z, y).values()), z, create_graph=True)
+    gradient.square().sum().backward()
+    assert z.grad.isfinite().all()
+
+
 def test_cpc_pairs_in_blocks_equal_the_whole_tensor(monkeypatch):
     z, y, _ = inputs(n=6, k=11)
 
