@@ -7,7 +7,6 @@ in another order, NaN, or a calibration set that overlaps with the test set. 2: 
 from __future__ import annotations
 
 import argparse
-import textwrap
 from typing import TYPE_CHECKING
 
 from acls.cli.inputs import NAMES, add_columns, columns_of, with_progress
@@ -52,11 +51,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print(path: str, diagnosis: Diagnosis, findings: list[Finding]) -> None:
+    from acls.report.tables import paragraph
+
     if diagnosis.n:
         classes = f" of {diagnosis.n_classes} classes" if diagnosis.n_classes else ""
         sure = f", mean confidence {diagnosis.confidence:.2%}" if diagnosis.confidence <= 1 else ""
         print(f"{path}: {diagnosis.n} rows, {diagnosis.kind}{classes}; accuracy {diagnosis.accuracy:.2%}{sure}")
     for finding in findings:
-        print(textwrap.fill(f"{finding.level}: {finding.sentence}", 100, subsequent_indent="    "))
+        print(paragraph(f"{finding.level}: {finding.sentence}"))
     if not findings:
         print("nothing looks wrong")

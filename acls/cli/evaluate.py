@@ -31,6 +31,7 @@ examples:
   acls evaluate before.parquet after.parquet --json
   acls evaluate 'parts/*.parquet' --by group
   acls evaluate pixels.npz --image image_index --by image
+  acls evaluate preds.npz --protocol all
 
 {NAMES}"""
 
@@ -48,6 +49,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--by", action="append", default=[], metavar="group|image|NAME",
         help="group, or a column's name: numbers for each group as well; image: resample whole images",
     )  # fmt: skip
+    parser.add_argument(
+        "--protocol", metavar="NAME", help="numbers as a paper's code computes them; all: every convention side by side"
+    )
     parser.add_argument("--bootstrap", type=int, default=1000, metavar="N", help="resamples for intervals; 0 for none")
     parser.add_argument("--json", action="store_true", help="print one JSON object, with fractions, not percent")
     parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
@@ -59,6 +63,8 @@ def run(args: argparse.Namespace) -> int:
     """Evaluate every model and print what came out."""
     if args.bins < 1 or args.bootstrap < 0:
         raise InputError("--bins must be 1 or more, --bootstrap 0 or more")
+    if args.protocol is not None:
+        return _run_protocols(args)
     models = {title: _evaluated(args, path, columns) for title, path, columns in _models(args)}
     worths = {title: model.worth(args.bootstrap) for title, model in models.items()}
     comparisons = _compared(models, worths, args.bootstrap)
@@ -66,6 +72,36 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(_as_json(args, models, worths, comparisons), indent=2, allow_nan=False))
     else:
         _print(args, models, worths, comparisons)
+    return 0
+
+
+def _run_protocols(args: argparse.Namespace) -> int:
+    """Print the numbers of one or all named conventions, and how they differ."""
+    from acls.metrics.protocols import PROTOCOLS, protocol
+    from acls.predictions import open_batches
+    from acls.report.evaluation import measure
+    from acls.report.tables import paragraph
+
+    chosen = list(PROTOCOLS.values()) if args.protocol == "all" else [protocol(args.protocol)]
+    found = {}
+    for title, path, columns in _models(args):
+        batches = with_progress(
+            open_batches(path, columns, ignore_index=args.ignore_index), f"reading {path}", quiet=args.quiet
+        )
+        found[title] = measure(batches, chosen, ignore_index=args.ignore_index, skip_unfit=len(chosen) > 1)
+    if args.json:
+        whys = {one.name: one.why for one in chosen}
+        objects = [{"file": title, "protocols": measured, "why": whys} for title, measured in found.items()]
+        print(json.dumps(objects[0] if len(objects) == 1 else {"files": objects}, indent=2))
+        return 0
+    for title, measured in found.items():
+        print(f"{title}:\n")
+        _show(args, _protocol_table(measured))
+        print()
+    for one in chosen:
+        used = any(one.name in measured for measured in found.values())
+        needs = "the image of each row (--image NAME)" if one.images else "the scores of all classes"
+        print(paragraph(f"{one.name}: {one.why if used else f'left out, as it needs {needs}'}."))
     return 0
 
 
@@ -172,6 +208,7 @@ def _print(
     comparisons: dict[str, dict[str, Comparison]],
 ) -> None:
     from acls.report.evaluation import verdict
+    from acls.report.tables import paragraph
 
     for title, model in models.items():
         worth = worths[title]
@@ -179,9 +216,9 @@ def _print(
         left_out = f", {model.rows - worth.n} left out" if model.rows > worth.n else ""
         print(f"{title}: {model.kind}{classes}, n = {worth.n}{left_out}, {model.bins} bins\n")
         _show(args, _metric_table(worth))
-        print(f"\n{verdict(worth)}")
-        for line in _remarks(model, worth):
-            print(line)
+        print()
+        for line in [verdict(worth), *_remarks(model, worth)]:
+            print(paragraph(line))
         if model.groups:
             print("\nby group:\n")
             _show(args, _group_table(model.worth_by_group(args.bootstrap)))
@@ -215,6 +252,17 @@ def _metric_table(worth: Worth) -> Table:
                 _range(name, floor.low, floor.high) if floor else "",
                 str(worth.n),
             )
+    return table
+
+
+def _protocol_table(measured: dict[str, dict[str, float]]) -> Table:
+    from acls.report.tables import Table
+
+    names = [name for name in _TITLES if any(name in numbers for numbers in measured.values())]
+    table = Table(["protocol", *(_TITLES[name] for name in names), "n"])
+    for protocol, numbers in measured.items():
+        cells = (_number(name, numbers[name]) if name in numbers else "" for name in names)
+        table.add(protocol, *cells, f"{numbers.get('n', 0):.0f}")
     return table
 
 

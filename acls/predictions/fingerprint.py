@@ -60,10 +60,14 @@ class Fingerprint:
 
 def _hash_rows(rows: Tensor, labels: Tensor) -> NDArray[np.uint64]:
     """A 64-bit hash of each row: a random linear form of its bits, mixed until every bit depends on every other."""
-    bits = np.ascontiguousarray(rows.float().numpy()).view(np.uint32).astype(np.uint64)
-    bits = np.concatenate([bits, labels.numpy().astype(np.uint64)[:, None]], axis=1)
-    weights = np.random.Generator(np.random.PCG64(bits.shape[1])).integers(0, 2**64 - 1, bits.shape[1], np.uint64)
-    mixed = ((bits + np.uint64(1)) * (weights | np.uint64(1))).sum(1, dtype=np.uint64)
+    plain = rows.float().numpy()
+    if plain.shape[1] % 2:
+        plain = np.pad(plain, ((0, 0), (0, 1)))
+    bits = np.ascontiguousarray(plain).view(np.uint64)
+    weights = np.random.Generator(np.random.PCG64(0)).integers(0, 2**64 - 1, bits.shape[1] + 1, np.uint64) | np.uint64(
+        1
+    )
+    mixed = np.einsum("ij,j->i", bits, weights[1:]) + (labels.numpy().astype(np.uint64) + np.uint64(1)) * weights[0]
     for shift, factor in ((33, 0xFF51AFD7ED558CCD), (33, 0xC4CEB9FE1A85EC53)):
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
     hashes: NDArray[np.uint64] = mixed ^ (mixed >> np.uint64(33))

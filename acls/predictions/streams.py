@@ -26,8 +26,8 @@ from acls.storage import atomic_write, save_tensors
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
-CELLS = 1 << 22
-"""Scores in a slice unless the caller says how many rows: 16 MB of float32."""
+CELLS = 1 << 21
+"""Scores in a slice unless the caller says how many rows: 8 MB of float32."""
 
 
 _READERS: dict[str, type[DataFile]] = {
@@ -64,7 +64,7 @@ def open_batches(
             n = file.n_rows(layout) if check else None
             n_rows = None if n is None or n_rows is None else n_rows + n
             cells = max(cells, file.n_cells(layout))
-    return Batches(files, columns, rows or max(1, CELLS // max(cells, 32)), n_rows, ignore_index, check)
+    return Batches(files, columns, rows or max(1, CELLS // max(cells, 8)), n_rows, ignore_index, check)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from acls.metrics.batch import Batch
 from acls.metrics.bins import BINS
 from acls.metrics.blocks import Blocks
 from acls.metrics.intervals import Comparison, Floor, Interval, Test, bootstrap, calibration_tests, noise_floor, paired
+from acls.metrics.protocols import Meter, Protocol
 from acls.predictions import Predictions
 from acls.shapes import IGNORE_INDEX
 
@@ -134,12 +135,7 @@ class Evaluation:
         keep = p.labels != self.ignore_index
         if not bool(keep.all()):
             p, unit = p[keep], unit[keep]
-        if p.scores is None:
-            batch = Batch.of_triples(*p.top(), p.labels)
-        else:
-            assert p.kind != "triples"
-            batch = Batch.of(p.scores, p.labels, kind=p.kind)
-        classwise = p.scores is not None
+        batch, classwise = _batch(p), p.scores is not None
         suite = Suite.count(batch, self.bins, classwise=classwise)
         blocks = Blocks.count(batch, self.bins, unit=unit, classwise=classwise) if self.resample else None
         return suite, blocks
@@ -151,6 +147,31 @@ def evaluate(batches: Iterable[Predictions], *, by_group: bool = False, **settin
     for batch in batches:
         evaluation.add(batch, by_group=by_group)
     return evaluation
+
+
+def measure(
+    batches: Iterable[Predictions], protocols: Sequence[Protocol], *, ignore_index: int, skip_unfit: bool = False
+) -> dict[str, dict[str, float]]:
+    """The numbers of each protocol by its name, from one pass.
+
+    A protocol that needs images or all scores, where there are none, raises an InputError or is skipped.
+    """
+    meters: dict[str, Meter] | None = None
+    for batch in batches:
+        p = batch.labelled(ignore_index)
+        if meters is None:
+            fit = [one for one in protocols if _fits(one, p)]
+            if len(fit) < len(protocols) and not skip_unfit:
+                missing = (
+                    "the image of each row, as in --image NAME" if p.image is None else "the scores of all classes"
+                )
+                raise InputError(f"protocol {protocols[0].name!r} needs {missing}")
+            meters = {one.name: one.meter() for one in fit}
+        for meter in meters.values():
+            meter.add(_batch(p), p.image)
+    if not meters:
+        raise InputError("there are no rows to evaluate")
+    return {name: meter.result() for name, meter in meters.items()}
 
 
 def verdict(worth: Worth) -> str:
@@ -179,6 +200,17 @@ def _worth(suite: Suite, blocks: Blocks | None, replicates: int) -> Worth:
         floors=noise_floor(suite),
         tests=calibration_tests(suite),
     )
+
+
+def _batch(p: Predictions) -> Batch:
+    if p.scores is None:
+        return Batch.of_triples(*p.top(), p.labels)
+    assert p.kind != "triples"
+    return Batch.of(p.scores, p.labels, kind=p.kind)
+
+
+def _fits(protocol: Protocol, p: Predictions) -> bool:
+    return (p.image is not None or not protocol.images) and (p.scores is not None or protocol.temperature == "none")
 
 
 def _plain(value: float | None) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -59,3 +60,8 @@ def percent(fraction: float) -> str:
     '5.32'
     """
     return f"{100 * fraction:.2f}"
+
+
+def paragraph(text: str) -> str:
+    """A sentence broken into lines of a readable length, the later ones indented."""
+    return textwrap.fill(text, 110, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False)

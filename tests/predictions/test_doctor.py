@@ -148,7 +148,7 @@ def test_a_set_is_recognised_in_another():
 def test_the_overlap_is_found_in_a_sample_when_there_are_too_many_rows_to_keep(monkeypatch):
     monkeypatch.setattr(Fingerprint, "LIMIT", 256)
     one, other = examine([Predictions(*confident(), "logits")]), examine([Predictions(*confident(n=5000), "logits")])
-    assert one.fingerprint.bits == 3
+    assert one.fingerprint.bits >= 3
     assert len(one.fingerprint.hashes) <= 256
     mixed = (
         torch.cat([confident()[0][:600], confident(seed=5)[0]]),

@@ -248,3 +248,54 @@ def test_missing_groups_and_wrong_options_are_bad_input(tmp_path, evaluate):
     assert "--bins must be 1 or more" in evaluate(tmp_path / "p.npz", "--bins", 0, code=2).err
     twice = ["--logits", "logits", "--logits", "logits", "--logits", "logits"]
     assert "3 names of scores for 2 files" in evaluate(tmp_path / "p.npz", tmp_path / "p.npz", *twice, code=2).err
+
+
+# Conventions of published numbers.
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "aece"),
+    [
+        *zip(
+            ["cifar10_akamaster_resnets"] * 4,
+            [["--logits", f"resnet{depth}"] for depth in (20, 32, 44, 56)],
+            [5.30, 5.07, 4.64, 4.64],
+            strict=True,
+        ),
+        ("cifar10_netcal_probs", ["--probs", "lenet_5_probs"], 10.79),
+        ("cifar10_netcal_probs", ["--probs", "wideresnet_16_4_probs"], 5.37),
+        ("cifar10_vgg16_verified_probs", [], 3.97),
+        ("voc2012_espnetv2_pixels", [], 0.39),
+    ],
+)
+def test_the_reference_rule_gives_the_known_adaptive_ece(shared, evaluate, name, option, aece):
+    path = shared / "data" / "logits" / f"{name}.npz"
+    found = json.loads(evaluate(path, *option, "--json", "--protocol", "aece-reference").out)
+    assert 100 * found["protocols"]["aece-reference"]["aece"] == pytest.approx(aece, abs=PRINTED)
+
+
+def test_all_conventions_stand_side_by_side_with_how_they_differ(tmp_path, evaluate):
+    make(300, 4, image=True).save(tmp_path / "p.npz")
+    out = " ".join(evaluate(tmp_path / "p.npz", "--protocol", "all").out.split())
+    found = json.loads(evaluate(tmp_path / "p.npz", "--protocol", "all", "--json").out)
+    assert {"guo", "aece-reference", "mbls-segmentation", "cals-segmentation", "torchmetrics", "ts-grid"} <= found[
+        "why"
+    ].keys()
+    assert found["protocols"].keys() == found["why"].keys()
+    for name, why in found["why"].items():
+        assert f"{name}: {why}." in out
+    p = Predictions.load(tmp_path / "p.npz")
+    assert found["protocols"]["guo"]["ece"] == pytest.approx(
+        Suite.of(p.scores, p.labels, kind="logits").summary()["ece"]
+    )
+    assert found["protocols"]["cals-segmentation"]["ece"] > found["protocols"]["guo"]["ece"]
+
+
+def test_conventions_that_do_not_fit_are_left_out_or_refused(tmp_path, evaluate):
+    make(300, 4).save(tmp_path / "p.npz")
+    assert "mbls-segmentation: left out" in evaluate(tmp_path / "p.npz", "--protocol", "all").out
+    assert "as in --image NAME" in evaluate(tmp_path / "p.npz", "--protocol", "mbls-segmentation", code=2).err
+    assert "did you mean 'guo'" in evaluate(tmp_path / "p.npz", "--protocol", "gou", code=2).err
+    make(300, 4, "triples", image=True).save(tmp_path / "t.npz")
+    assert "ts-grid: left out" in evaluate(tmp_path / "t.npz", "--protocol", "all").out
+    assert "needs the scores of all classes" in evaluate(tmp_path / "t.npz", "--protocol", "ts-grid", code=2).err
