@@ -17,8 +17,6 @@ _LOGITS_AT_ONCE = 1 << 18
 # Up to here blocks are turned so that sums over classes run along the samples, which the processor does many at a time.
 _FEW_CLASSES = 128
 _VECTORISED_FROM = 1 << 14
-# Up to here inductor's code for the one pass is the faster one, beyond it its code for autograd's graph.
-_LOGITS_COMPILED_IN_ONE_PASS = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -62,9 +60,9 @@ class MarginTerm:
     def with_cross_entropy(self, z: Tensor, y: Tensor, scale: float | None) -> Tensor | None:
         """Return cross-entropy plus this term, one value a position, from one pass that keeps only the gradient.
 
-        With ``scale``, return their sum times it. None where autograd does better: in compiled code on large inputs.
+        With ``scale``, return their sum times it. None for terms that are not clipped.
         """
-        if not self.clipped or (torch.compiler.is_compiling() and z.numel() > _LOGITS_COMPILED_IN_ONE_PASS):
+        if not self.clipped:
             return None
         values: Tensor = _OnePass.apply(z, y, self, scale)  # type: ignore[no-untyped-call]
         return values
@@ -78,7 +76,9 @@ class _OnePass(torch.autograd.Function):
         n, k = z.shape
         factor = 1.0 if scale is None else scale
         step = max(1, _LOGITS_AT_ONCE // k)
-        if torch.compiler.is_compiling() or n <= step:
+        if torch.compiler.is_compiling():
+            values, gradient = _compiled_value_and_gradient(z, y, term, factor)
+        elif n <= step:
             values, gradient = _value_and_gradient(z, y, term, factor, axis=1)
         else:
             values, gradient = z.new_empty(n), torch.empty_like(z)
@@ -113,7 +113,7 @@ def _value_and_gradient(z: Tensor, y: Tensor, term: MarginTerm, factor: float, a
     """Return the loss ``(M,)`` and ``factor`` times its gradient, shaped as ``z``, whose classes are on ``axis``."""
     true = y.unsqueeze(axis)
     # torch's own argmax is not vectorised and costs ten times the largest value itself: for few logits only.
-    few = torch.compiler.is_compiling() or z.numel() < _VECTORISED_FROM
+    few = z.numel() < _VECTORISED_FROM
     if few:
         largest, predicted = z.max(axis, keepdim=True)
         below = z - largest
@@ -160,6 +160,37 @@ def _value_and_gradient(z: Tensor, y: Tensor, term: MarginTerm, factor: float, a
     gradient.scatter_add_(axis, predicted, pull)
     gradient.scatter_add_(axis, true, torch.full_like(value, -factor))
     return value.squeeze(axis), gradient
+
+
+def _compiled_value_and_gradient(z: Tensor, y: Tensor, term: MarginTerm, factor: float) -> tuple[Tensor, Tensor]:
+    """Do the same by elementwise operations and sums alone, which a compiler melts into two loops over the logits.
+
+    Classes that tie share what is added to the gradient of the predicted class.
+    """
+    largest = z.amax(1, keepdim=True)
+    below = z - largest
+    p = below.exp()
+    total = p.sum(1, keepdim=True)
+    is_true = torch.arange(z.shape[1], device=z.device) == y.unsqueeze(1)
+    over = (-below - term.margin).relu()
+    slope = 2 * over if term.power == 2 else (over > 0).to(z.dtype)
+    value = total.log() - torch.where(is_true, below, 0.0).sum(1, keepdim=True)
+    value = value + term.up * (over**term.power).sum(1, keepdim=True)
+    gradient = p / total - is_true.to(z.dtype) - term.up * slope
+    is_top = (below == 0).to(z.dtype)
+    n_top = is_top.sum(1, keepdim=True)
+    pull = 0.0 if term.stopped else term.up * slope.sum(1, keepdim=True)
+    if term.down:
+        lead = (largest - term.margin).relu() if term.from_zero else over.amax(1, keepdim=True)
+        weight = term.down * (n_top if term.from_zero else 1.0)
+        value = value + weight * lead**term.power
+        push = weight * (2 * lead if term.power == 2 else (lead > 0).to(z.dtype))
+        pull = pull + push
+        if not (term.stopped or term.from_zero):
+            is_low = (over == lead).to(z.dtype)
+            gradient = gradient - is_low * (push / is_low.sum(1, keepdim=True))
+    gradient = gradient + is_top * (pull / n_top)
+    return value.squeeze(1), gradient * factor
 
 
 def _first_zero(x: Tensor, axis: int) -> Tensor:
