@@ -6,7 +6,9 @@ import csv
 import io
 import json
 import math
+import os
 import platform
+import shutil
 import subprocess
 import sys
 from contextlib import suppress
@@ -20,7 +22,7 @@ from torch import Tensor, nn
 import acls
 from acls.errors import InputError
 from acls.recipes import Recipe, load_recipe, save_recipe
-from acls.storage import load_tensors, save_tensors, write_text
+from acls.storage import atomic_write, load_tensors, save_tensors, write_text
 
 _PACKAGES = ("torch", "numpy", "torchvision", "timm", "lightning-fabric", "safetensors", "scikit-learn")
 
@@ -71,10 +73,16 @@ class RunFolder:
         writer.writerows({name: _short(value) for name, value in row.items()} for row in history)
         write_text(self.metrics, text.getvalue())
 
-    def save_weights(self, path: Path, model: nn.Module, recipe: Recipe, epoch: int, names: tuple[str, ...]) -> None:
-        """Write a network's weights under their own names, with what is needed to build it."""
+    def save_weights(self, model: nn.Module, recipe: Recipe, epoch: int, names: tuple[str, ...], *, best: bool) -> None:
+        """Write a network's weights under their own names as the last ones and, if they are, as the best ones."""
         meta = {"recipe": recipe.name, "epoch": str(epoch), "classes": json.dumps(names), "acls": acls.__version__}
-        save_tensors(path, model.state_dict(), meta)
+        save_tensors(self.last, model.state_dict(), meta)
+        if best:
+            with atomic_write(self.best) as temporary:
+                try:
+                    os.link(self.last, temporary)  # the same file under two names, until the last one is replaced
+                except OSError:
+                    shutil.copyfile(self.last, temporary)
 
 
 def open_run(path: Path) -> tuple[RunFolder, Recipe]:

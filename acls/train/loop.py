@@ -255,9 +255,7 @@ def _save(session: Session, folder: RunFolder, at: Progressed, better: bool) -> 
     if session.fabric.is_global_zero:
         _check_weights(session.judged, folder)
         names, epoch = session.data.names, at.epoch - 1
-        if better:
-            folder.save_weights(folder.best, session.judged, session.recipe, epoch, names)
-        folder.save_weights(folder.last, session.judged, session.recipe, epoch, names)
+        folder.save_weights(session.judged, session.recipe, epoch, names, best=better)
         folder.write_metrics(at.history)
     _save_resume(session, folder, at)
 
