@@ -1,0 +1,154 @@
+"""What holds for every tally: merging, order, batches, processes, files. A new one is tested without a line here."""
+
+import math
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from acls.errors import InputError
+from acls.metrics import TALLIES, quantiles
+from tests.metrics.made import logits_and_labels
+
+ALL = sorted(TALLIES)
+EVERYTHING = {"classwise": True, "ace": True, "confusion": True, "bins": 10}
+WITH_OPTIONS = [*((name, {}) for name in ALL), ("Suite", EVERYTHING)]
+IDS = [name + ("+" if options else "") for name, options in WITH_OPTIONS]
+
+
+def counted(name, logits, labels, **options):
+    return TALLIES[name].of(logits, labels, **options)
+
+
+def same(one, other, tolerance=1e-9):
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        if name.endswith("_bound"):
+            continue  # depends on how samples share cells, not on what is measured
+        assert other[name] == pytest.approx(value, rel=tolerance, abs=tolerance, nan_ok=True), name
+
+
+@pytest.fixture(params=["exact", "histogram"])
+def memory(request, monkeypatch):
+    """Small sets are kept one by one; with no room for that, they must merge as large ones do."""
+    if request.param == "histogram":
+        monkeypatch.setattr(quantiles, "EXACT", 8)
+    return request.param
+
+
+@pytest.mark.parametrize(("name", "options"), WITH_OPTIONS, ids=IDS)
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_the_tally_of_two_parts_is_the_sum_of_theirs(name, options, data):
+    n = data.draw(st.integers(2, 40), label="n")
+    cut = data.draw(st.integers(0, n), label="cut")
+    k = data.draw(st.sampled_from([2, 5, 40]), label="classes")
+    logits, labels = logits_and_labels(n, k, seed=data.draw(st.integers(0, 99)))
+    whole = counted(name, logits, labels, **options)
+    parts = counted(name, logits[:cut], labels[:cut], **options) + counted(name, logits[cut:], labels[cut:], **options)
+    same(whole.summary(), parts.summary())
+
+
+@pytest.mark.parametrize(("name", "options"), WITH_OPTIONS, ids=IDS)
+def test_order_and_batch_size_change_nothing(name, options, memory):
+    logits, labels = logits_and_labels(101, 5)
+    whole = counted(name, logits, labels, **options).summary()
+    order = torch.randperm(101, generator=torch.Generator().manual_seed(1))
+    for size in (1, 7, 100):
+        parts = zip(logits[order].split(size), labels[order].split(size), strict=True)
+        same(whole, sum(counted(name, z, y, **options) for z, y in parts).summary())
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_in_single_precision_batches_differ_by_rounding_only(name):
+    """A vector unit's last lanes round otherwise, so one confidence may move by its last bit with the batch."""
+    logits, labels = logits_and_labels(2000, 5, dtype=torch.float32)
+    whole = counted(name, logits, labels).summary()
+    parts = sum(counted(name, z, y) for z, y in zip(logits.split(77), labels.split(77), strict=True)).summary()
+    for metric, value in whole.items():
+        assert parts[metric] == pytest.approx(value, abs=1e-3 if metric in ("mce", "auroc", "smece") else 1e-4), metric
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_accumulators_are_wide(name, memory):
+    logits, labels = logits_and_labels(50, 3, dtype=torch.float32)
+    tally = counted(name, logits, labels)
+    kept_one_by_one = {tensor for tensor in tally.tensors() if tensor.endswith("parts")}
+    for field, tensor in tally.tensors().items():
+        assert field in kept_one_by_one or tensor.dtype in (torch.int64, torch.float64), field
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".json"])
+@pytest.mark.parametrize(("name", "options"), WITH_OPTIONS, ids=IDS)
+def test_a_saved_tally_goes_on_where_it_stopped(name, options, suffix, memory, tmp_path):
+    logits, labels = logits_and_labels(60, 4)
+    counted(name, logits[:33], labels[:33], **options).save(tmp_path / f"part{suffix}")
+    loaded = TALLIES[name].load(tmp_path / f"part{suffix}")
+    whole = counted(name, logits, labels, **options)
+    same(whole.summary(), (loaded + counted(name, logits[33:], labels[33:], **options)).summary())
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_no_samples_count_nothing(name):
+    logits, labels = logits_and_labels(20, 3)
+    tally = counted(name, logits, labels)
+    same(tally.summary(), (tally + counted(name, logits[:0], labels[:0])).summary())
+    assert all(math.isnan(value) or value == 0 for value in counted(name, logits[:0], labels[:0]).summary().values())
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_what_is_no_such_tally_is_refused(name, tmp_path):
+    logits, labels = logits_and_labels(20, 3)
+    tally = counted(name, logits, labels)
+    with pytest.raises(TypeError):
+        tally + 1.0
+    tally.save(tmp_path / "tally.json")
+    other = next(one for one in ALL if one != name)
+    with pytest.raises(InputError, match=f"holds {name}"):
+        TALLIES[other].load(tmp_path / "tally.json")
+    if TALLIES[name].whole:
+        with pytest.raises(InputError, match="needs the scores of every class"):
+            TALLIES[name].of_triples(torch.rand(3), torch.zeros(3).long(), torch.zeros(3).long())
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_not_finite_is_refused_with_its_row(name, value):
+    logits, labels = logits_and_labels(20, 3)
+    logits[13, 1] = value
+    with pytest.raises(InputError, match="row 13 holds"):
+        counted(name, logits, labels)
+
+
+SIZES = (37, 64)  # that do not divide
+
+
+def _one_of_two(rank, folder, limit):
+    quantiles.EXACT = limit
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    torch.set_num_threads(1)
+    logits, labels = logits_and_labels(sum(SIZES), 5)
+    mine = slice(0, SIZES[0]) if rank == 0 else slice(SIZES[0], None)
+    results = {}
+    for name, options in WITH_OPTIONS:
+        results[name + str(bool(options))] = counted(name, logits[mine], labels[mine], **options).all_reduce().summary()
+    torch.save(results, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("limit", [8, 1 << 20], ids=["histogram", "exact"])
+def test_two_processes_equal_one(limit, monkeypatch):
+    monkeypatch.setattr(quantiles, "EXACT", limit)
+    logits, labels = logits_and_labels(sum(SIZES), 5)
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(_one_of_two, args=(folder, limit), nprocs=2)
+        of_each = [torch.load(Path(folder) / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
+    for name, options in WITH_OPTIONS:
+        alone = counted(name, logits, labels, **options).summary()
+        for results in of_each:
+            same(alone, results[name + str(bool(options))])
