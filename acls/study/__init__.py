@@ -1,0 +1,1 @@
+"""Many runs: methods and seeds of a recipe, measured, calibrated, stored and compared."""
