@@ -217,7 +217,7 @@ def _print(
         print(f"{title}: {model.kind}{classes}, n = {worth.n}{left_out}, {model.bins} bins\n")
         _show(args, _metric_table(worth))
         print()
-        for line in [verdict(worth), *_remarks(model, worth)]:
+        for line in [verdict(worth, by_image=model.by_image), *_remarks(model, worth)]:
             print(paragraph(line))
         if model.groups:
             print("\nby group:\n")
@@ -316,8 +316,12 @@ def _remarks(model: Evaluation, worth: Worth) -> list[str]:
         remarks.append(
             f"Computed from a fine histogram of confidences, so off from the exact value by at most: {told}."
         )
-    if model.has_images and not model.by_image:
-        remarks.append("Rows of one image are not independent: --by image resamples images and widens the intervals.")
+    if model.by_image:
+        remarks.append(
+            "Intervals resample whole images; noise floors take rows as independent, and are too low for that."
+        )
+    elif model.has_images:
+        remarks.append("All this takes rows as independent; those of one image are not: --by image resamples images.")
     return remarks
 
 

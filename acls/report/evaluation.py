@@ -174,16 +174,24 @@ def measure(
     return {name: meter.result() for name, meter in meters.items()}
 
 
-def verdict(worth: Worth) -> str:
-    """One sentence on whether the confidences can be believed."""
-    confidence, accuracy = worth.summary["confidence"], worth.summary["accuracy"]
-    ece, floor, p = worth.summary["ece"], worth.floors["ece"], worth.tests["spiegelhalter"].p
+def verdict(worth: Worth, *, by_image: bool = False) -> str:
+    """One sentence on whether the confidences can be believed.
+
+    Rows that are independent are judged by the noise floor and the tests; those of images, by the interval alone.
+    """
+    confidence, accuracy, ece = (worth.summary[name] for name in ("confidence", "accuracy", "ece"))
     means = f"mean confidence {confidence:.2%}, accuracy {accuracy:.2%}"
+    way = "overconfident" if confidence > accuracy else "underconfident"
+    if by_image and "ece" in worth.intervals:
+        if worth.intervals["ece"].low == 0:
+            return f"No miscalibration beyond chance with so many images: the interval of the ECE reaches 0 ({means})."
+        return f"Miscalibrated, {way}: {means}; the interval of the ECE over images does not reach 0."
+    floor = worth.floors["ece"]
     if ece <= floor.high and min(test.p for test in worth.tests.values()) > 0.05:
         return f"No miscalibration beyond chance at this n: the ECE is within its noise floor ({means})."
-    way = "overconfident" if confidence > accuracy else "underconfident"
     times = f"{ece / floor.mean:.1f} times" if floor.mean > 0 else "above"
-    return f"Miscalibrated, {way}: {means}; the ECE is {times} its noise floor (Spiegelhalter p {show_p(p)})."
+    p = show_p(worth.tests["spiegelhalter"].p)
+    return f"Miscalibrated, {way}: {means}; the ECE is {times} its noise floor (Spiegelhalter p {p})."
 
 
 def show_p(p: float) -> str:

@@ -1,17 +1,37 @@
-"""Tables of short texts, as plain text for a terminal and as Markdown."""
+"""Tables of short texts: plain text for a terminal, Markdown, LaTeX, CSV and HTML."""
 
 from __future__ import annotations
 
+import csv
+import html
+import io
+import re
+import statistics
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
+
+from acls.errors import InputError, suggest
+
+Mark = Literal["best", "second"]
+
+_SIGNS = {"best": "*", "second": "'"}
+_LATEX = {
+    "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "<": r"\textless{}",
+    ">": r"\textgreater{}", "|": r"\textbar{}", "±": r"$\pm$", "−": "$-$", "≈": r"$\approx$", "→": r"$\to$",
+    "λ": r"$\lambda$",
+}  # fmt: skip
 
 
 @dataclass
 class Table:
     """A header and rows of cells; the first column is names, the others are numbers and stand at the right.
 
-    ``align`` says otherwise, a letter a column from the left: "ll" for two columns of names.
+    ``align`` says otherwise, a letter a column from the left: "ll" for two columns of names. A mark on a cell, as
+    ``table.marks[row, column] = "best"``, shows as bold and "second" as underlined, as papers have it; in plain text
+    they are ``*`` and ``'``, and CSV leaves them out.
 
     >>> print(Table(["net", "ECE %"], [["resnet20", "5.32"], ["resnet110", "12.10"]]).text())
     net        ECE %
@@ -22,14 +42,27 @@ class Table:
     header: Sequence[str]
     rows: list[Sequence[str]] = field(default_factory=list)
     align: str = "l"
+    marks: dict[tuple[int, int], Mark] = field(default_factory=dict)
+    """By row and column, both from 0."""
 
     def add(self, *cells: str) -> None:
         """Append a row; it may be shorter than the header."""
         self.rows.append(cells)
 
+    def show(self, form: str) -> str:
+        """The table in the form of that name: text, markdown, latex, csv or html."""
+        if form not in FORMS:
+            raise InputError(f"there is no table {form!r}{suggest(form, FORMS)}")
+        return FORMS[form](self)
+
     def text(self) -> str:
         """Columns two spaces apart, as wide as their widest cell."""
-        lines = self._full_rows()
+        marked = {column for _, column in self.marks}
+        lines = [
+            # A marked column has room for the sign beside every number, so that the digits still stand in line.
+            [f"{cell}{_SIGNS.get(mark, ' ')}" if column in marked else cell for column, (cell, mark) in enumerate(line)]
+            for line in self._cells()
+        ]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         return "\n".join(
             "  ".join(
@@ -41,16 +74,61 @@ class Table:
 
     def markdown(self) -> str:
         """A GitHub-flavoured Markdown table."""
-        header, *rows = ([cell.replace("|", "\\|") for cell in line] for line in self._full_rows())
+        wrap = {"best": "**{}**", "second": "<u>{}</u>", "": "{}"}
+        header, *rows = ([wrap[mark].format(cell.replace("|", "\\|")) for cell, mark in line] for line in self._cells())
         rule = ["---" if side == "l" else "---:" for side in self._sides()]
         return "\n".join(f"| {' | '.join(line)} |" for line in [header, rule, *rows])
+
+    def latex(self) -> str:
+        """A tabular for the package booktabs, the best in bold and the second underlined."""
+        wrap = {"best": r"\textbf{%s}", "second": r"\underline{%s}", "": "%s"}
+        header, *rows = (
+            " & ".join(wrap[mark] % _latex(cell) for cell, mark in line) + r" \\" for line in self._cells()
+        )
+        lines = [rf"\begin{{tabular}}{{{self._sides()}}}", r"\toprule", header, r"\midrule", *rows]
+        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
+
+    def csv(self) -> str:
+        """Comma-separated values, quoted where need be; a line ends as the standard for CSV says, with CR and LF."""
+        text = io.StringIO()
+        csv.writer(text).writerows([cell for cell, _ in line] for line in self._cells())
+        return text.getvalue()
+
+    def html(self) -> str:
+        """A table whose texts are escaped: what a file calls itself is never taken for HTML."""
+        wrap = {"best": "<strong>{}</strong>", "second": "<u>{}</u>", "": "{}"}
+        sides = [' class="name"' if side == "l" else "" for side in self._sides()]
+        header, *rows = self._cells()
+        head = "".join(
+            f'<th scope="col"{side}>{html.escape(cell)}</th>' for side, (cell, _) in zip(sides, header, strict=True)
+        )
+        body = "\n".join(
+            "<tr>"
+            + "".join(
+                f"<td{side}>{wrap[mark].format(html.escape(cell))}</td>"
+                for side, (cell, mark) in zip(sides, row, strict=True)
+            )
+            + "</tr>"
+            for row in rows
+        )
+        return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
 
     def _sides(self) -> str:
         return self.align.ljust(len(self.header), "r")
 
-    def _full_rows(self) -> list[list[str]]:
+    def _cells(self) -> list[list[tuple[str, Mark | Literal[""]]]]:
+        """Every line, the header first, as texts with their marks, filled up to the header's length."""
         n = len(self.header)
-        return [list(self.header)] + [[*row, *[""] * (n - len(row))] for row in self.rows]
+        lines: list[list[tuple[str, Mark | Literal[""]]]] = [[(cell, "") for cell in self.header]]
+        for number, row in enumerate(self.rows):
+            full = [*row, *[""] * (n - len(row))]
+            lines.append([(cell, self.marks.get((number, column), "")) for column, cell in enumerate(full)])
+        return lines
+
+
+FORMS: dict[str, Callable[[Table], str]] = {
+    "text": Table.text, "markdown": Table.markdown, "latex": Table.latex, "csv": Table.csv, "html": Table.html
+}  # fmt: skip
 
 
 def percent(fraction: float) -> str:
@@ -62,6 +140,23 @@ def percent(fraction: float) -> str:
     return f"{100 * fraction:.2f}"
 
 
+def spread(values: Sequence[float], *, scale: float = 1.0, decimals: int = 2) -> str:
+    """Mean and standard deviation over runs, the latter with n - 1 and only where there are two runs or more.
+
+    >>> spread([0.05, 0.06, 0.07], scale=100), spread([0.05], scale=100), spread([])
+    ('6.00 ± 1.00', '5.00', '')
+    """
+    if not values:
+        return ""
+    mean = f"{scale * statistics.fmean(values):.{decimals}f}"
+    return mean if len(values) == 1 else f"{mean} ± {scale * statistics.stdev(values):.{decimals}f}"
+
+
 def paragraph(text: str) -> str:
     """A sentence broken into lines of a readable length, the later ones indented."""
     return textwrap.fill(text, 110, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False)
+
+
+def _latex(text: str) -> str:
+    """Text with every character that LaTeX would read as a command written out."""
+    return re.sub("[" + re.escape("".join(_LATEX)) + "]", lambda found: _LATEX[found[0]], text)

@@ -155,7 +155,13 @@ def test_whole_images_are_resampled_when_asked(tmp_path, numbers, evaluate):
         width[len(by)] = np.diff(found["intervals"]["accuracy"])[0]
     assert width[2] / width[0] == pytest.approx(50**0.5, rel=0.2)
     assert "--by image resamples images" in evaluate(tmp_path / "p.npz", "--bootstrap", 20).out
-    assert "--by image resamples" not in evaluate(tmp_path / "p.npz", "--by", "image", "--bootstrap", 20).out
+    out = evaluate(tmp_path / "p.npz", "--by", "image", "--bootstrap", 200).out
+    assert "No miscalibration beyond chance with so many images" in out
+    hot = Predictions(p.scores * 9, p.labels, "logits", image=p.image)
+    hot.save(tmp_path / "hot.npz")
+    out = evaluate(tmp_path / "hot.npz", "--by", "image", "--bootstrap", 200).out
+    assert "overconfident" in out
+    assert "interval of the ECE over images does not reach 0" in " ".join(out.split())
 
 
 def test_two_models_are_compared_on_the_same_samples(tmp_path, numbers, evaluate):
