@@ -75,7 +75,9 @@ class Table:
     def markdown(self) -> str:
         """A GitHub-flavoured Markdown table."""
         wrap = {"best": "**{}**", "second": "<u>{}</u>", "": "{}"}
-        header, *rows = ([wrap[mark].format(cell.replace("|", "\\|")) for cell, mark in line] for line in self._cells())
+        header, *rows = (
+            [wrap[mark].format(re.sub(r"([|<])", r"\\\1", cell)) for cell, mark in line] for line in self._cells()
+        )
         rule = ["---" if side == "l" else "---:" for side in self._sides()]
         return "\n".join(f"| {' | '.join(line)} |" for line in [header, rule, *rows])
 
@@ -89,10 +91,10 @@ class Table:
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
 
     def csv(self) -> str:
-        """Comma-separated values, quoted where need be; a line ends as the standard for CSV says, with CR and LF."""
+        """Comma-separated values, quoted where need be."""
         text = io.StringIO()
-        csv.writer(text).writerows([cell for cell, _ in line] for line in self._cells())
-        return text.getvalue()
+        csv.writer(text, lineterminator="\n").writerows([cell for cell, _ in line] for line in self._cells())
+        return text.getvalue().rstrip("\n")
 
     def html(self) -> str:
         """A table whose texts are escaped: what a file calls itself is never taken for HTML."""

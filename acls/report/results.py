@@ -1,0 +1,124 @@
+"""The table of a study: a line a method, with mean and spread over its seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from acls.errors import InputError
+from acls.report.tables import Mark, Table, spread
+
+COLUMNS = ("accuracy", "ece", "aece", "nll")
+"""Metrics that a table shows unless told otherwise."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """How a metric is written."""
+
+    title: str
+    scale: float = 100.0
+    decimals: int = 2
+
+    def show(self, value: float) -> str:
+        return f"{self.scale * value:.{self.decimals}f}"
+
+
+METRICS = {
+    "accuracy": Metric("accuracy %"),
+    "ece": Metric("ECE %"),
+    "aece": Metric("adaptive ECE %"),
+    "classwise_ece": Metric("classwise ECE %"),
+    "smece": Metric("SmoothECE %"),
+    "ks": Metric("KS %"),
+    "mce": Metric("MCE %"),
+    "rmsce": Metric("RMSCE %"),
+    "overconfidence": Metric("overconfidence %"),
+    "underconfidence": Metric("underconfidence %"),
+    "confidence": Metric("confidence %"),
+    "nll": Metric("NLL", 1.0, 4),
+    "brier": Metric("Brier", 1.0, 4),
+    "aurc": Metric("AURC %"),
+    "auroc": Metric("AUROC %"),
+    "miou": Metric("mIoU %"),
+    "miou_foreground": Metric("foreground mIoU %"),
+    "temperature": Metric("temperature", 1.0),
+}
+"""How the metrics of `Suite.summary` are written; what is not here is shown by its name with four decimals."""
+
+
+class Result(Protocol):
+    """What a table needs of a stored row; `acls.study.store.Row` is one."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def posthoc(self) -> str: ...
+    @property
+    def seed(self) -> Any: ...
+    @property
+    def n(self) -> int: ...
+    @property
+    def metrics(self) -> Mapping[str, Any]: ...
+    @property
+    def protocol(self) -> Mapping[str, Any]: ...
+
+
+def metric(name: str) -> Metric:
+    """How to write the metric of that name."""
+    return METRICS.get(name, Metric(name, 1.0, 4))
+
+
+def results_table(
+    rows: Sequence[Result],
+    columns: Sequence[str] = COLUMNS,
+    *,
+    marks: Mapping[tuple[str, str, str], Mark] | None = None,
+) -> Table:
+    """A line a method and post-hoc method: mean ± standard deviation over seeds, how many seeds, and n.
+
+    ``marks`` says by (method, posthoc, metric) what is best and second: whoever compared the methods knows which of
+    the differences are more than chance, a table does not. Rows measured by different protocols are refused.
+    """
+    _refuse_mixed(rows)
+    titles = [metric(name).title for name in columns]
+    table = Table(["method", "post-hoc", *titles, "seeds", "n"], align="ll")
+    for (method, posthoc), group in by_method(rows).items():
+        cells = []
+        for name in columns:
+            values = [value for row in group if (value := number(row, name)) is not None]
+            cells.append(spread(values, scale=metric(name).scale, decimals=metric(name).decimals))
+        sizes = sorted({row.n for row in group})
+        table.add(method, posthoc, *cells, str(len(group)), "-".join(map(str, {sizes[0]: 0, sizes[-1]: 0})))
+        for column, name in enumerate(columns, 2):
+            mark = (marks or {}).get((method, posthoc, name))
+            if mark is not None:
+                table.marks[len(table.rows) - 1, column] = mark
+    return table
+
+
+def by_method(rows: Sequence[Result]) -> dict[tuple[str, str], list[Result]]:
+    """The rows of each method and post-hoc method, in the order in which these first come."""
+    groups: dict[tuple[str, str], list[Result]] = {}
+    for row in rows:
+        groups.setdefault((row.method, row.posthoc), []).append(row)
+    return groups
+
+
+def number(row: Result, name: str) -> float | None:
+    """The value of a metric, or None where the row has none."""
+    found = row.metrics.get(name)
+    value = found["value"] if isinstance(found, Mapping) else found
+    return None if value is None else float(value)
+
+
+def _refuse_mixed(rows: Sequence[Result]) -> None:
+    for row in rows[1:]:
+        for name in sorted({*rows[0].protocol, *row.protocol}):
+            mine, theirs = rows[0].protocol.get(name), row.protocol.get(name)
+            if mine != theirs:
+                raise InputError(
+                    f"{rows[0].method} and {row.method} cannot stand in one table: {name} is {mine!r} for one, "
+                    f"{theirs!r} for the other; choose the rows of one protocol"
+                )
