@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import re
 import signal
 import threading
 import time
@@ -19,7 +21,7 @@ from torch import Tensor, nn
 from acls import distributed
 from acls.data import DataOptions
 from acls.data.parts import Part, batches
-from acls.errors import InputError, suggest
+from acls.errors import InputError, require, suggest
 from acls.losses import Epoch
 from acls.predictions import Predictions
 from acls.recipes import Recipe
@@ -91,7 +93,11 @@ def resume(path: str | Path, *, show: bool = True) -> Result:
         folder.check_splits(session.data.splits())
         progressed = Progressed()
         if folder.resume.exists():
-            progressed = _restore(session, load_state(folder.resume))
+            try:
+                state = load_state(folder.resume)
+            except InputError as error:
+                raise InputError(f"{error}; start anew from the weights with --model.weights {folder.last}") from error
+            progressed = _restore(session, state)
         return _run(session, folder, progressed, show)
 
 
@@ -335,12 +341,16 @@ def _own_generator() -> Iterator[None]:
 
 @contextmanager
 def _disk_errors() -> Iterator[None]:
+    safetensors = require("safetensors", extra="train")
     try:
         yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+    except (OSError, safetensors.SafetensorError) as error:
+        # safetensors reports the system's errors as errors of its own, with the number in the text.
+        told = re.search(r"os error (\d+)", str(error))
+        number = int(told[1]) if told else getattr(error, "errno", None)
+        if number not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
             raise
         raise TrainingStopped(
-            f"a file could not be written ({error.strerror}); the last state that was saved is whole: "
+            f"a file could not be written ({os.strerror(number)}); the last state that was saved is whole: "
             "make room, then go on with --resume"
         ) from error

@@ -53,7 +53,7 @@ def tiny_imagenet(root: Path, wnids=("n02", "n01", "n03"), count=10):
 
 def imagenet(root: Path, wnids=("n01", "n02"), train=8, val=12):
     for part, count in (("train", train), ("val", val)):
-        class_folders(root, (part,), wnids, count, (260, 240))
+        class_folders(root, (part,), wnids, count, (80, 72))
     return root
 
 

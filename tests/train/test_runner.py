@@ -255,7 +255,7 @@ def test_cross_entropy_has_no_regulariser():
 
 
 def test_label_smoothing_takes_what_it_gives():
-    """epsilon (1 - 1/K) from the true class, epsilon / K to each other; two of the three predictions are the true class."""
+    """epsilon (1 - 1/K) from the true class, epsilon / K to each other; two of the three predictions are right."""
     numbers = regulariser(LabelSmoothing(epsilon=0.3), [BATCH], -100)
     assert numbers["regulariser_active"] == 1
     assert numbers["smoothing_predicted"] == pytest.approx((0.2 + 0.2 - 0.1) / 3, abs=1e-5)
