@@ -13,7 +13,7 @@ LAYERS = [
     {"shapes", "distributed", "modules"},
     {"predictions", "storage"},
     {"metrics"},
-    {"losses", "calibrators", "doctor"},
+    {"losses", "calibrators", "doctor", "evaluation"},
     {"data", "models"},
     {"recipes"},
     {"train"},

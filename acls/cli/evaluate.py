@@ -18,9 +18,9 @@ from acls.cli.inputs import NAMES, add_columns, columns_of, with_progress
 from acls.errors import InputError
 
 if TYPE_CHECKING:
+    from acls.evaluation import Evaluation, Worth
     from acls.metrics.intervals import Comparison
     from acls.predictions import Columns
-    from acls.report.evaluation import Evaluation, Worth
     from acls.report.tables import Table
 
 EXAMPLE = f"""\
@@ -77,16 +77,16 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_protocols(args: argparse.Namespace) -> int:
     """Print the numbers of one or all named conventions, and how they differ."""
+    from acls.evaluation import measure
     from acls.metrics.protocols import PROTOCOLS, protocol
     from acls.predictions import open_batches
-    from acls.report.evaluation import measure
     from acls.report.tables import paragraph
 
     chosen = list(PROTOCOLS.values()) if args.protocol == "all" else [protocol(args.protocol)]
     found = {}
     for title, path, columns in _models(args):
         batches = with_progress(
-            open_batches(path, columns, ignore_index=args.ignore_index), f"reading {path}", quiet=args.quiet
+            open_batches(path, columns, ignore_index=args.ignore_index), f"reading {Path(path).name}", quiet=args.quiet
         )
         found[title] = measure(batches, chosen, ignore_index=args.ignore_index, skip_unfit=len(chosen) > 1)
     if args.json:
@@ -130,12 +130,12 @@ def _models(args: argparse.Namespace) -> list[tuple[str, str, Columns]]:
 
 
 def _evaluated(args: argparse.Namespace, path: str, columns: Columns) -> Evaluation:
+    from acls.evaluation import evaluate
     from acls.predictions import open_batches
-    from acls.report.evaluation import evaluate
 
     batches = open_batches(path, columns, ignore_index=args.ignore_index)
     return evaluate(
-        with_progress(batches, f"reading {path}", quiet=args.quiet),
+        with_progress(batches, f"reading {Path(path).name}", quiet=args.quiet),
         by_group=any(name != "image" for name in args.by),
         by_image="image" in args.by,
         bins=args.bins,
@@ -207,7 +207,7 @@ def _print(
     worths: dict[str, Worth],
     comparisons: dict[str, dict[str, Comparison]],
 ) -> None:
-    from acls.report.evaluation import verdict
+    from acls.evaluation import verdict
     from acls.report.tables import paragraph
 
     for title, model in models.items():
@@ -237,7 +237,7 @@ def _show(args: argparse.Namespace, table: Table) -> None:
 
 
 def _metric_table(worth: Worth) -> Table:
-    from acls.report.evaluation import METRICS
+    from acls.evaluation import METRICS
     from acls.report.tables import Table
 
     table = Table(["metric", "value", "95 % interval", "noise floor", "95 % of floors", "n"])
@@ -290,7 +290,7 @@ def _group_table(groups: dict[str, Worth]) -> Table:
 
 
 def _comparison_table(first: Worth, other: Worth, comparison: dict[str, Comparison]) -> Table:
-    from acls.report.evaluation import METRICS, show_p
+    from acls.evaluation import METRICS, show_p
     from acls.report.tables import Table
 
     table = Table(["metric", "first", "this", "difference", "95 % interval", "p"])
