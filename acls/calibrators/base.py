@@ -182,6 +182,7 @@ class Calibrator(Configured):
             setattr(self, name, value.detach().to(like) if value.is_floating_point() else value.to(like.device))
 
     def _fit_and_report(self, rows: Rows, fit: Callable[[Rows], Outcome]) -> None:
+        rows.first()  # raises where there is nothing
         outcome = fit(rows)
         tally = outcome.before or tally_scores(rows, uncalibrated)
         before = tally.score()

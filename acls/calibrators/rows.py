@@ -66,9 +66,8 @@ class Rows:
 
     def first(self) -> tuple[Tensor, Tensor]:
         """Return some rows to start from: all that are held, else the first batch that has any."""
-        if self._held is not None:
+        if self._held is not None and len(self._held[1]):
             return self._held[:2]
-        assert self._batches is not None
         for logits, labels in self:
             return logits, labels
         raise InputError(NOTHING_LEFT)

@@ -19,6 +19,8 @@ COLDEST, HOTTEST = 1e-6, 1e12
 """The range of T in units of the logits' spread; at its ends the NLL of separable data is within 1e-10 of its limit."""
 CLOSE_ENOUGH = 1e-13
 """The fit ends when Newton's model says that the NLL is within this of its minimum."""
+MOST_STEPS = 200
+"""More than bisection alone would take; six or so are usual."""
 START_ROWS = 1000
 """Rows of the sample on which the search starts before it reads the whole data."""
 
@@ -109,9 +111,10 @@ def solve(rows: Iterable[tuple[Tensor, Tensor]]) -> Solved:
 
 def _minimize(rows: Iterable[tuple[Tensor, Tensor]], beta: float, spread: float) -> Solved:
     low, high = 1 / (HOTTEST * spread), 1 / (COLDEST * spread)
+    gap = math.inf
     below = above = None  # the closest points known to be on either side of the minimum
     beta = min(max(beta, low), high)
-    while True:
+    for _ in range(MOST_STEPS):
         nll, slope, curvature = _derivatives(rows, beta)
         gap = slope * slope / (2 * curvature) if curvature > 0 else 0.0
         if nll < CLOSE_ENOUGH or (beta == high and slope < 0):
@@ -133,6 +136,7 @@ def _minimize(rows: Iterable[tuple[Tensor, Tensor]], beta: float, spread: float)
             if above - below <= 4e-16 * above or step == beta:
                 return Solved(beta, gap)
         beta = min(max(step, low), high)
+    return Solved(beta, gap)
 
 
 SEPARABLE = (
