@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from acls.errors import require
 from acls.storage import atomic_write
@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's palette, ordered so that neighbours differ in lightness too.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+GREY, INK = "#9a9a9a", "#1a1a1a"
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+"""Shapes that go with the colours, for readers and printers that see none."""
+LEGEND: dict[str, Any] = {"frameon": True, "framealpha": 0.8, "edgecolor": "none", "facecolor": "white"}
+"""A legend that covers what lies under it, without a frame."""
 COLUMN_INCHES = 3.5
 SMALL = 7
 
@@ -28,10 +33,30 @@ def canvas(
     return figure, list(axes.flat)
 
 
+def strip_under(height: float = 4.4) -> tuple[Figure, list[Axes]]:
+    """Return a figure with a square pair of axes and, below it, a strip with the same x axis."""
+    figure, axes = canvas(2, 1, height=height)
+    axes[0].get_subplotspec().get_gridspec().set_height_ratios([4, 1])  # type: ignore[union-attr]
+    return figure, axes
+
+
+def colour(number: int) -> str:
+    """The colour of the so-manyeth of several things."""
+    return PALETTE[number % len(PALETTE)]
+
+
+def marker(number: int) -> str:
+    """The marker of the so-manyeth of several things; it changes its pairing with the colour after a round."""
+    return MARKERS[(number + number // len(PALETTE)) % len(MARKERS)]
+
+
 def tidy(ax: Axes) -> None:
     """Take the frame's upper and right side away and make the ticks' labels small."""
     ax.spines[["top", "right"]].set_visible(False)
     ax.tick_params(labelsize=SMALL)
+    ax.xaxis.label.set_fontsize(SMALL + 1)
+    ax.yaxis.label.set_fontsize(SMALL + 1)
+    ax.title.set_fontsize(SMALL + 1)
 
 
 def save(figure: Figure, path: str | Path) -> None:

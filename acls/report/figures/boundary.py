@@ -1,0 +1,131 @@
+"""Reliability by distance to the boundary: segmentation networks err, and are too sure, where classes meet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from acls.metrics.bins import BINS, Bins, bin_of
+from acls.predictions import Kind
+from acls.report.figures.maps import top_maps
+from acls.report.figures.style import LEGEND, PALETTE, SMALL, tidy
+from acls.shapes import IGNORE_INDEX
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+EDGES = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+"""Distances in pixels at which a group begins; the last one has no end."""
+_Z = 1.959964
+
+
+@dataclass(frozen=True)
+class Group:
+    """The pixels of one range of distances: ``start <= distance < end``."""
+
+    start: float
+    end: float
+    n: int
+    confidence: float
+    accuracy: float
+    half: float
+    """Half the width of the accuracy's 95 % interval, with images as what was drawn: pixels are not independent."""
+    ece: float
+
+
+@dataclass(frozen=True)
+class BoundaryReliability:
+    """The groups that hold pixels, from the boundary inwards; pixels of images without a boundary are in none."""
+
+    groups: tuple[Group, ...]
+    images: int
+
+
+def distance_to_boundary(labels: Tensor) -> Tensor:
+    """Euclidean distance of each pixel of ``(H, W)`` to the nearest boundary pixel; inf where there is none.
+
+    A boundary pixel has another label above, below, left or right of it, and distance 0. Void is a label like any
+    other here: in VOC it is what separates objects. The squared distance is min over columns of dx² + g², with g the
+    distance within the column, so the result is exact.
+    """
+    edge = torch.zeros_like(labels, dtype=torch.bool)
+    vertical, horizontal = labels[1:] != labels[:-1], labels[:, 1:] != labels[:, :-1]
+    edge[1:] |= vertical
+    edge[:-1] |= vertical
+    edge[:, 1:] |= horizontal
+    edge[:, :-1] |= horizontal
+    height, width = labels.shape
+    rows = torch.arange(height, dtype=torch.float64)[:, None]
+    inf = float("inf")
+    above = torch.where(edge, rows, -inf).cummax(0).values
+    below = torch.where(edge, rows, inf).flip(0).cummin(0).values.flip(0)
+    within = torch.minimum(rows - above, below - rows).square()
+    columns = torch.arange(width, dtype=torch.float64)
+    across = (columns[:, None] - columns).square()
+    return torch.stack([(across + row).amin(1) for row in within]).sqrt()
+
+
+def prepare(
+    scores: Tensor,
+    labels: Tensor,
+    *,
+    kind: Kind = "logits",
+    ignore_index: int = IGNORE_INDEX,
+    edges: Sequence[float] = EDGES,
+    bins: int = BINS,
+) -> BoundaryReliability:
+    """Compute the groups from scores ``(N, K, H, W)`` and labels ``(N, H, W)``."""
+    confidence, right, counts = top_maps(scores, labels, kind=kind, ignore_index=ignore_index)
+    distance = torch.stack([distance_to_boundary(one) for one in labels])
+    groups = []
+    for start, end in zip(edges, [*edges[1:], float("inf")], strict=True):
+        inside = counts & (distance >= start) & (distance < end)
+        n = int(inside.sum())
+        if n == 0:
+            continue
+        sure, hit = confidence[inside], right[inside]
+        found = Bins.sums(bin_of(sure, bins), bins, sure, hit)
+        accuracy = int(hit.sum()) / n
+        # The deviation of a ratio of sums over images: of hits less what their number of pixels lets expect.
+        surplus = (right & inside).sum((1, 2)).double() - accuracy * inside.sum((1, 2))
+        half = _Z * float(surplus.square().sum().sqrt()) / n
+        groups.append(Group(start, end, n, float(sure.double().mean()), accuracy, half, found.ece))
+    return BoundaryReliability(tuple(groups), labels.shape[0])
+
+
+def draw(data: BoundaryReliability, ax: Axes) -> None:
+    """Draw mean confidence and accuracy of each range of distances, and its ECE as bars."""
+    at = list(range(len(data.groups)))
+    ax.bar(at, [100 * group.ece for group in data.groups], color=PALETTE[4], width=0.6, label="ECE")
+    accuracy = [100 * group.accuracy for group in data.groups]
+    errors = [100 * group.half for group in data.groups]
+    ax.errorbar(
+        at,
+        accuracy,
+        yerr=errors,
+        color=PALETTE[0],
+        marker="o",
+        markersize=4,
+        linewidth=1.3,
+        capsize=2,
+        label="accuracy",
+    )
+    confidence = [100 * group.confidence for group in data.groups]
+    ax.plot(at, confidence, color=PALETTE[1], marker="s", markersize=4, linewidth=1.3, label="mean confidence")
+    names = [_name(group) for group in data.groups]
+    ax.set_xticks(at, names)
+    ax.set(xlabel="pixels from the boundary", ylabel="%", ylim=(0, 104))
+    above: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 3, "alignment": "left"}
+    title = f"{sum(group.n for group in data.groups):,} pixels, {data.images} images"
+    ax.legend(fontsize=SMALL, title=title, title_fontsize=SMALL, **above, **LEGEND)
+    tidy(ax)
+
+
+def _name(group: Group) -> str:
+    if group.end == float("inf"):
+        return f"≥ {group.start:g}"
+    return f"{group.start:g}" if group.end - group.start <= 1 else f"{group.start:g}-{group.end:g}"
