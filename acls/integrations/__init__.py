@@ -1,1 +1,25 @@
 """Thin adapters to other libraries, each an optional extra."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from acls.errors import MissingExtra
+from acls.vision import torchvision
+
+
+@contextmanager
+def importing(package: str, *, extra: str) -> Iterator[None]:
+    """Import a library in this block; where it is missing, a `MissingExtra` says how to install it.
+
+    Most of them import torchvision where it is installed, whether it fits torch or not: it is imported first, rightly.
+    """
+    with suppress(MissingExtra):
+        torchvision()
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != package:
+            raise
+        raise MissingExtra(f"this needs {package}, which is not installed: pip install 'acls[{extra}]'") from error

@@ -7,13 +7,13 @@ diagram.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
-from acls.errors import InputError, MissingExtra, suggest
+from acls.errors import InputError, suggest
+from acls.integrations import importing
 from acls.metrics.batch import Batch
 from acls.metrics.bins import BINS, Bins, Reliability
 from acls.metrics.cells import Cells, adaptive_ece
@@ -21,12 +21,9 @@ from acls.metrics.classwise import ClasswiseBins
 from acls.metrics.quantiles import Confidences
 from acls.metrics.smooth import smooth_ece
 from acls.shapes import IGNORE_INDEX
-from acls.vision import torchvision
 
-with suppress(MissingExtra):  # torchmetrics imports torchvision where it is installed, whether it fits torch or not
-    torchvision()
-
-from torchmetrics import Metric
+with importing("torchmetrics", extra="torchmetrics"):
+    from torchmetrics import Metric
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

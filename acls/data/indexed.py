@@ -1,0 +1,57 @@
+"""Any data set with numbered samples, for the losses that remember them, and a sampler that honours their pruning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset, Sampler
+
+from acls.errors import InputError
+from acls.losses import Loss
+
+
+class Indexed(Dataset[Any]):
+    """The same items with their number behind them: ``(x, y)`` becomes ``(x, y, index)``, a dict gets ``"index"``.
+
+    Wrap the training set last, around any `Subset`: numbers count from 0 within what the loader is given.
+
+    >>> Indexed([("image", 3)])[0]
+    ('image', 3, 0)
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, i: int) -> Any:
+        item = self.dataset[i]
+        if isinstance(item, Mapping):
+            return {**item, "index": i}
+        if isinstance(item, tuple | list):
+            return (*item, i)
+        raise InputError(f"a sample is a {type(item).__name__}, but a tuple (x, y) or a dict is called for")
+
+
+class KeptSampler(Sampler[int]):
+    """The training samples that the loss keeps (`Loss.keep_mask`), in a new random order each epoch.
+
+    All of ``dataset`` for every loss but those that prune.
+    """
+
+    def __init__(self, dataset: Any, loss: Loss, *, seed: int = 0) -> None:
+        self.total, self.loss, self.seed, self.epoch = len(dataset), loss, seed, 0
+
+    def __len__(self) -> int:
+        mask = self.loss.keep_mask()
+        return self.total if mask is None else int(mask.sum())
+
+    def __iter__(self) -> Iterator[int]:
+        mask = self.loss.keep_mask()
+        numbers = torch.arange(self.total) if mask is None else mask.cpu().nonzero()[:, 0]
+        order = torch.randperm(len(numbers), generator=torch.Generator().manual_seed(self.seed + self.epoch))
+        self.epoch += 1
+        return iter(numbers[order].tolist())

@@ -1,0 +1,125 @@
+"""Predictions of a validation pass in bounded memory: sums for every metric, and a sample of rows to save."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from acls import distributed
+from acls.data.keyed import uniform
+from acls.metrics import Suite
+from acls.metrics.bins import BINS
+from acls.metrics.intervals import noise_floor
+from acls.predictions import Predictions
+from acls.shapes import IGNORE_INDEX, flatten
+
+KEEP = 2**26
+"""Scores kept for the file and the report: 256 MB of float32, all of ImageNet's validation part."""
+LOGGED = ("accuracy", "ece", "aece", "nll", "brier")
+"""What is logged beside the noise floor of the ECE."""
+_REPLICATES = 200  # for a number in a log, whose third digit nobody reads
+
+
+class Gathered:
+    """Counts logits and target batch by batch; with ``keep`` scores at most, rows are kept too."""
+
+    def __init__(self, *, bins: int = BINS, ignore_index: int = IGNORE_INDEX, keep: int = 0) -> None:
+        self.bins, self.ignore_index, self.keep = bins, ignore_index, keep
+        self.suite: Suite | None = None
+        self.positions = 0
+        self.dense = False
+        self._rows: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._held = 0
+
+    def add(self, logits: Tensor, target: Tensor, *, unit: Tensor | None = None) -> None:
+        """Count a batch; ``unit`` are the samples' numbers in the data set, which decide the order of what is kept."""
+        if len(target) == 0:
+            return
+        counted = Suite.of(logits, target, ignore_index=self.ignore_index, bins=self.bins)
+        self.suite = counted if self.suite is None else self.suite + counted
+        if unit is None:
+            unit = torch.arange(self.positions, self.positions + len(target))
+        self.positions += len(target)
+        self.dense = logits.ndim > 2
+        if self.keep:
+            self._hold(logits, target, unit.cpu())
+
+    def all_reduce(self, device: torch.device | str = "cpu") -> Gathered:
+        """What all processes gathered; ``device`` is the one they talk through. A process may have seen nothing."""
+        if distributed.world() == 1:
+            return self
+        own = 0 if self.suite is None else self.suite.n_classes or 0
+        facts = distributed.all_gather(torch.tensor([[own, self.positions, int(self.dense)]], device=device))
+        whole = Gathered(bins=self.bins, ignore_index=self.ignore_index, keep=self.keep)
+        whole.positions, whole.dense = int(facts[:, 1].sum()), bool(facts[:, 2].any())
+        n_classes = int(facts[:, 0].max())
+        if n_classes == 0:
+            return whole
+        empty = torch.zeros(0, n_classes, device=device)
+        suite = self.suite or Suite.of(empty, empty[:, 0].long(), bins=self.bins)
+        whole.suite = suite.to(device).all_reduce()
+        if self.keep:
+            logits, target, number = (distributed.all_gather(part.to(device)).cpu() for part in self._kept(n_classes))
+            whole._rows = [(logits, target, number)]
+            whole._thin()
+        return whole
+
+    def summary(self) -> dict[str, float]:
+        """The metrics that are logged, and ``ece_floor``: the ECE of a calibrated model with these confidences."""
+        if self.suite is None or self.suite.n == 0:
+            return {}
+        found = self.suite.summary()
+        floor = noise_floor(self.suite, replicates=_REPLICATES)["ece"].mean
+        return {**{name: found[name] for name in LOGGED if name in found}, "ece_floor": floor}
+
+    def predictions(self, *, meta: dict[str, str] | None = None) -> Predictions:
+        """The rows that were kept, in the order of the samples; pixels carry the number of their image."""
+        n_classes = self._rows[0][0].shape[1] if self._rows else 2
+        logits, target, number = self._kept(n_classes)
+        order = number[:, 0].argsort(stable=True)
+        image = number[order, 0] if self.dense else None
+        return Predictions(logits[order], target[order], "logits", image=image, meta=meta or {})
+
+    def save(self, path: str | os.PathLike[str], *, meta: dict[str, str] | None = None) -> None:
+        """Write the rows that were kept."""
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        self.predictions(meta=meta).save(path)
+
+    def report(self, path: str | os.PathLike[str], *, meta: dict[str, str] | None = None) -> None:
+        """Write the report of what was kept, one HTML file."""
+        from acls.report.page import write
+
+        write(self.predictions(meta=meta), path)
+
+    def _hold(self, logits: Tensor, target: Tensor, unit: Tensor) -> None:
+        at = flatten(logits, target, ignore_index=self.ignore_index)
+        per_unit = at.logits.shape[0] // max(len(unit), 1)
+        place = torch.arange(per_unit).repeat(len(unit))
+        number = torch.stack([unit.repeat_interleave(per_unit), place], 1)
+        if at.valid is not None:
+            number = number[at.valid.cpu()]
+        rows = at.compact()
+        self._rows.append((rows.logits.cpu(), rows.target.cpu(), number))
+        self._held += rows.logits.numel()
+        if self._held > 1.25 * self.keep:  # not each time: thinning looks at all that is kept
+            self._thin()
+
+    def _thin(self) -> None:
+        """Keep the rows whose hash is smallest: a random sample that no split into batches or processes changes."""
+        logits, target, number = self._kept(self._rows[0][0].shape[1])
+        most = max(1, self.keep // logits.shape[1])
+        if len(target) > most:
+            chance = uniform(0, 0, number[:, 0] * 1_000_003 + number[:, 1], 1)[:, 0]
+            chosen = chance.argsort(stable=True)[:most].sort().values
+            logits, target, number = logits[chosen], target[chosen], number[chosen]
+        self._rows, self._held = [(logits, target, number)], logits.numel()
+
+    def _kept(self, n_classes: int) -> tuple[Tensor, Tensor, Tensor]:
+        if not self._rows:
+            none = torch.zeros(0, dtype=torch.int64)
+            return torch.zeros(0, n_classes), none, torch.zeros(0, 2, dtype=torch.int64)
+        logits, target, number = (torch.cat(parts) for parts in zip(*self._rows, strict=True))
+        return logits, target, number

@@ -1,0 +1,156 @@
+"""The four hooks of a loss with memory, called from a loop that is not ours.
+
+A loss is an `nn.Module`, so whoever calls it tells us what we need: a forward hook sees each step's logits, target and
+index. No adapter has to know how the user's training step looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from acls import distributed
+from acls.errors import InputError
+from acls.losses import Epoch, Loss
+from acls.losses.base import Regularized
+
+_HOOKS = ("prepare", "start_epoch", "observe", "end_epoch")
+
+Seen = tuple[Tensor, Tensor, Tensor | None]
+"""Logits, target and index of one call of the loss."""
+Forward = Callable[[Any], tuple[Tensor, Tensor]]
+"""A batch through the model: logits and target."""
+
+
+def overrides(loss: Loss, hook: str) -> bool:
+    """Whether the loss, or one that it is built on, does something in this hook."""
+    plain = (getattr(Loss, hook), getattr(Regularized, hook))
+    return any(getattr(type(part), hook) not in plain for part in loss.stack())
+
+
+def find_loss(module: nn.Module) -> Loss | None:
+    """The loss of acls among a module's parts; None without any, an InputError where there are several."""
+    found = [part for part in module.modules() if isinstance(part, Loss)]
+    inner = {id(below) for part in found for below in part.stack()[1:]}
+    outer = [part for part in found if id(part) not in inner]
+    if len(outer) > 1:
+        raise InputError(
+            f"the module holds {len(outer)} losses, {outer[0]!r} and {outer[1]!r}: pass loss= to say which"
+        )
+    return outer[0] if outer else None
+
+
+class LossHooks:
+    """What a loss was called with, and its hooks in their order."""
+
+    def __init__(self, loss: Loss) -> None:
+        self.loss = loss
+        self.remembers = any(overrides(loss, hook) for hook in _HOOKS)
+        self.seen: list[Seen] = []
+        self._prepared = False
+        self._handles: list[Any] = []
+
+    def attach(self) -> None:
+        """Watch the loss's calls; a state of it that is loaded brings the buffers of its memory with it."""
+        if not self._handles:
+            self._handles = [
+                self.loss.register_forward_hook(self._note, with_kwargs=True),
+                self.loss.register_load_state_dict_pre_hook(self._make_room),  # type: ignore[no-untyped-call]
+            ]
+
+    def detach(self) -> None:
+        """Watch no longer."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self.seen = [], []
+
+    def take(self) -> list[Seen]:
+        """The calls since the last time that this was asked."""
+        seen, self.seen = self.seen, []
+        return seen
+
+    def prepare(self, *, n_train: int, n_classes: Callable[[], int]) -> None:
+        """Set up the memory, once; ``n_classes`` is asked only where there is one."""
+        if not self._prepared and overrides(self.loss, "prepare"):
+            device = next((buffer.device for buffer in self.loss.buffers()), None)
+            self.loss.prepare(n_train=n_train, n_classes=n_classes())
+            if device is not None:
+                self.loss.to(device)
+        self._prepared = True
+
+    def start_epoch(self, now: Epoch) -> None:
+        """Before the first step of an epoch."""
+        if overrides(self.loss, "start_epoch"):
+            self.loss.start_epoch(now)
+        self.seen = []
+
+    def observe(self) -> None:
+        """After a step: hand the loss what it was called with."""
+        for logits, target, index in self.take():
+            if not overrides(self.loss, "observe"):
+                continue
+            if index is None:
+                raise InputError(
+                    f"{self.loss!r} remembers each training sample: call it as loss(logits, target, index=index) with "
+                    "their numbers in the training set; acls.data.indexed.Indexed(dataset) adds them to its items"
+                )
+            self.loss.observe(logits, target, index)
+
+    def end_epoch(self, now: Epoch) -> None:
+        """After the last step of an epoch."""
+        if overrides(self.loss, "end_epoch"):
+            self.loss.end_epoch(now)
+        self.seen = []
+
+    def _note(self, loss: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        names = ("logits", "target", "index")
+        given = dict(zip(names, args, strict=False)) | kwargs
+        logits, target, index = (given.get(name) for name in names)
+        if isinstance(logits, Tensor) and isinstance(target, Tensor):
+            self.seen.append((logits.detach(), target.detach(), index))
+
+    def _make_room(
+        self,
+        loss: nn.Module,
+        state: Mapping[str, Any],
+        prefix: str,
+        *rest: Any,
+    ) -> None:
+        """Make the buffers that a saved state has and a loss without memory yet has not."""
+        own = set(loss.state_dict())
+        for key, value in state.items():
+            name = key.removeprefix(prefix)
+            if key.startswith(prefix) and name not in own:
+                path, _, last = name.rpartition(".")
+                loss.get_submodule(path).register_buffer(last, torch.empty_like(value))
+                self._prepared = True
+
+
+def predictions_of(
+    model: nn.Module,
+    dataset: Any,
+    forward: Forward,
+    *,
+    batch: int,
+    collate: Callable[[Any], Any] | None = None,
+    workers: int = 0,
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Logits, target and index of this process's share of a data set, in eval mode, in order, none twice."""
+    numbers = range(distributed.rank(), len(dataset), distributed.world())
+    training = model.training
+    model.eval()
+    try:
+        loader: Any = DataLoader(dataset, batch_size=batch, sampler=numbers, collate_fn=collate, num_workers=workers)
+        start = 0
+        for items in loader:
+            with torch.no_grad():
+                logits, target = forward(items)
+            index = torch.tensor(numbers[start : start + len(target)], device=target.device)
+            start += len(target)
+            yield logits.float(), target, index
+    finally:
+        model.train(training)

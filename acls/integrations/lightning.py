@@ -1,0 +1,278 @@
+"""Calibration in Lightning: a callback that measures each validation epoch and serves the losses with memory.
+
+    class Net(LightningModule):
+        def __init__(self):
+            self.loss = acls.ACLS(margin=6.0)              # any loss of acls, called as torch's own
+        ...
+    Trainer(callbacks=[CalibrationCallback(save="val.npz")]).fit(Net(), ...)
+
+Validation predictions come from ``validation_step``: it calls a loss of acls once, or returns
+``{"logits": logits, "target": target}``. Then ``val/ece``, ``val/aece``, ``val/nll``, ``val/brier``, ``val/accuracy``
+and ``val/ece_floor`` (the ECE that a perfectly calibrated model would show at this n) can be monitored as any other.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DistributedSampler
+
+from acls import distributed
+from acls.errors import InputError
+from acls.integrations import importing
+from acls.integrations.gather import KEEP, Gathered
+from acls.integrations.hooks import LossHooks, find_loss, predictions_of
+from acls.losses import Epoch, Loss
+from acls.metrics.bins import BINS
+from acls.shapes import IGNORE_INDEX
+
+with importing("lightning", extra="lightning"):
+    from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch.utilities import rank_zero_warn
+
+_WAY_OUT = 'return {"logits": logits, "target": target} from validation_step'
+
+
+class CalibrationCallback(Callback):
+    """Logs calibration each validation epoch, saves the predictions, and runs the hooks of losses that remember.
+
+    Memory stays bounded: metrics are sums, and of the logits at most ``keep`` numbers are held, a random sample of the
+    rows beyond that, and none where neither ``save`` nor ``report`` names a file. Under DDP each sample counts once,
+    also where the sampler repeats some to give every process as many.
+
+    ``loss`` says which loss, where the module holds several or none. ``forward(module, batch)`` returns logits and
+    target for the losses that look at a whole split between epochs (CaPE, AdaFocal); by default the batch is
+    ``(x, y, ...)`` and the logits are ``module(x)``. Such a look at the training set goes through the user's own
+    transforms, random ones among them.
+    """
+
+    def __init__(
+        self,
+        *,
+        loss: Loss | None = None,
+        forward: Callable[[LightningModule, Any], tuple[Tensor, Tensor]] | None = None,
+        prefix: str = "val/",
+        bins: int = BINS,
+        ignore_index: int | None = None,
+        save: str | os.PathLike[str] | None = None,
+        report: str | os.PathLike[str] | None = None,
+        keep: int = KEEP,
+    ) -> None:
+        self.prefix, self.bins, self.ignore_index = prefix, bins, ignore_index
+        self.save, self.report, self.keep = save, report, keep
+        self.last: Gathered | None = None
+        """What the last validation epoch gathered of the first data loader, over all processes."""
+        self._loss, self._forward = loss, forward or _plain_forward
+        self._hooks: LossHooks | None = None
+        self._gathered: dict[int, _Counted] = {}
+        self._warned = False
+
+    # -- the loss's hooks --------------------------------------------------------------------------------------------
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        loss = self._loss or find_loss(pl_module)
+        if loss is not None:
+            self._hooks = LossHooks(loss)
+            self._hooks.attach()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if self._hooks is not None:
+            self._hooks.detach()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._hooks is None or not self._hooks.remembers:
+            return
+        dataset: Any = getattr(trainer.train_dataloader, "dataset", None)
+        if not hasattr(dataset, "__len__"):
+            raise InputError(
+                f"{self._hooks.loss!r} remembers the training samples, so it needs one DataLoader with a data set of "
+                f"known length, but {type(trainer.train_dataloader).__name__} came"
+            )
+        predict = self._predict(trainer, pl_module)
+        self._hooks.prepare(n_train=len(dataset), n_classes=lambda: next(iter(predict("train")))[0].shape[1])
+        self._hooks.loss.to(pl_module.device)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._hooks is not None:
+            self._hooks.start_epoch(self._now(trainer, pl_module))
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if self._hooks is not None:
+            self._hooks.observe()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._hooks is None:
+            return
+        self._hooks.end_epoch(self._now(trainer, pl_module))
+        mask = self._hooks.loss.keep_mask()
+        if mask is not None and not bool(mask.all()) and not self._warned and not _honours_mask(trainer):
+            rank_zero_warn(
+                f"{self._hooks.loss!r} takes {int((~mask).sum())} samples out of training, but the train loader's "
+                "sampler goes on drawing them: pass sampler=acls.data.indexed.KeptSampler(dataset, loss) to it"
+            )
+            self._warned = True
+
+    def _now(self, trainer: Trainer, pl_module: LightningModule) -> Epoch:
+        total = trainer.max_epochs
+        if total is None or total < 1:
+            total = math.ceil(max(trainer.estimated_stepping_batches, 1) / max(trainer.num_training_batches, 1))
+        return Epoch(trainer.current_epoch, int(total), self._predict(trainer, pl_module))
+
+    def _predict(
+        self, trainer: Trainer, pl_module: LightningModule
+    ) -> Callable[[str], Iterator[tuple[Tensor, Tensor, Tensor]]]:
+        def through(batch: Any) -> tuple[Tensor, Tensor]:
+            with trainer.precision_plugin.forward_context():
+                return self._forward(pl_module, trainer.strategy.batch_to_device(batch))
+
+        def predict(split: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+            loaders = [trainer.train_dataloader] if split == "train" else _loaders(trainer.val_dataloaders)
+            if not loaders or loaders[0] is None:
+                raise InputError(
+                    f"{self._hooks and self._hooks.loss!r} looks at the validation set between epochs: "
+                    "pass val_dataloaders to fit"
+                )
+            first = loaders[0]
+            yield from predictions_of(
+                pl_module,
+                first.dataset,
+                through,
+                batch=first.batch_size or 64,
+                collate=first.collate_fn,
+                workers=first.num_workers,
+            )
+            if self._hooks is not None:
+                self._hooks.take()  # a forward that calls the loss is no training step
+
+        return predict
+
+    # -- validation --------------------------------------------------------------------------------------------------
+
+    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._gathered = {}
+        if self._hooks is not None:
+            self._hooks.take()
+
+    def on_validation_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        logits, target = self._validated(outputs)
+        gathered = self._of_loader(dataloader_idx)
+        loader = _loaders(trainer.val_dataloaders)[dataloader_idx]
+        number, fresh = _numbers(loader, gathered.seen, len(target))
+        gathered.seen += len(target)
+        gathered.add(logits[fresh], target[fresh], unit=number[fresh])
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        for which, own in sorted(self._gathered.items()):
+            whole = own.all_reduce(pl_module.device)
+            if trainer.sanity_checking:
+                continue
+            self._check_counts(which, whole, _loaders(trainer.val_dataloaders)[which])
+            suffix = f"/{which}" if len(self._gathered) > 1 else ""
+            for name, value in whole.summary().items():
+                # Equal in all processes already. The number of samples is not the batch size that Lightning looks for.
+                pl_module.log(f"{self.prefix}{name}{suffix}", value, rank_zero_only=False, batch_size=1)
+            if which == 0:
+                self.last = whole
+        if self.save is not None and self.last is not None and trainer.is_global_zero and not trainer.sanity_checking:
+            self.last.save(self.save, meta=self._meta(trainer))
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._write_report(trainer)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.state.fn == "validate":
+            self._write_report(trainer)
+
+    def _write_report(self, trainer: Trainer) -> None:
+        if self.report is not None and self.last is not None and trainer.is_global_zero:
+            self.last.report(self.report, meta=self._meta(trainer))
+
+    def _meta(self, trainer: Trainer) -> dict[str, str]:
+        loss = {} if self._hooks is None else {"loss": repr(self._hooks.loss)}
+        return {**loss, "epoch": str(trainer.current_epoch), "part": "val"}
+
+    def _of_loader(self, which: int) -> _Counted:
+        if which not in self._gathered:
+            ignore_index = self.ignore_index
+            if ignore_index is None:
+                ignore_index = self._hooks.loss.ignore_index if self._hooks is not None else IGNORE_INDEX
+            keep = self.keep if which == 0 and (self.save is not None or self.report is not None) else 0
+            self._gathered[which] = _Counted(bins=self.bins, ignore_index=ignore_index, keep=keep)
+        return self._gathered[which]
+
+    def _validated(self, outputs: Any) -> tuple[Tensor, Tensor]:
+        """Logits and target of a validation step: what it returned, or what it called the loss with."""
+        calls = self._hooks.take() if self._hooks is not None else []
+        if isinstance(outputs, Mapping) and "logits" in outputs and "target" in outputs:
+            return outputs["logits"].detach(), outputs["target"]
+        if len(calls) == 1:
+            return calls[0][:2]
+        came = f"called its loss of acls {len(calls)} times" if calls else "called no loss of acls"
+        raise InputError(f"CalibrationCallback found no predictions: validation_step {came}. To tell them, {_WAY_OUT}")
+
+    def _check_counts(self, which: int, whole: Gathered, loader: Any) -> None:
+        dataset: Any = getattr(loader, "dataset", None)
+        if hasattr(dataset, "__len__") and whole.positions > len(dataset) and not self._warned:
+            rank_zero_warn(
+                f"validation counted {whole.positions} samples of a data set of {len(dataset)}: its sampler gives some "
+                "to several processes, and the calibration metrics count them as often. Leave the sampler to "
+                "Lightning, or use torch's DistributedSampler, whose padding is left out"
+            )
+            self._warned = True
+
+
+class _Counted(Gathered):
+    """What was gathered of one data loader, and how many samples of this process came, padding included."""
+
+    seen = 0
+
+
+def _numbers(loader: Any, seen: int, count: int) -> tuple[Tensor, Tensor]:
+    """The numbers of the next ``count`` samples of this process in the data set, and which of them are no padding."""
+    here = torch.arange(seen, seen + count)
+    sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None) or getattr(loader, "sampler", None)
+    if isinstance(sampler, DistributedSampler):
+        # Process r gets the samples r, r + world, ...; those beyond the last are the first ones again.
+        number = sampler.rank + sampler.num_replicas * here
+        return number, number < len(sampler.dataset)  # type: ignore[arg-type]
+    return distributed.rank() + distributed.world() * here, torch.ones(count, dtype=torch.bool)
+
+
+def _loaders(given: Any) -> list[Any]:
+    if given is None:
+        return []
+    if isinstance(given, Mapping):
+        return list(given.values())
+    return list(given) if isinstance(given, list | tuple) else [given]
+
+
+def _honours_mask(trainer: Trainer) -> bool:
+    from acls.data.indexed import KeptSampler
+
+    sampler = getattr(trainer.train_dataloader, "sampler", None)
+    inner = getattr(getattr(sampler, "dataset", None), "_sampler", None)  # Lightning's wrapper for several processes
+    return isinstance(sampler, KeptSampler) or isinstance(inner, KeptSampler)
+
+
+def _plain_forward(module: LightningModule, batch: Any) -> tuple[Tensor, Tensor]:
+    if not isinstance(batch, tuple | list) or len(batch) < 2:
+        raise InputError(
+            f"a batch is a {type(batch).__name__}, but (x, y, ...) is called for: pass "
+            "CalibrationCallback(forward=lambda module, batch: (logits, target)) to say how to predict one"
+        )
+    return module(batch[0]), batch[1]

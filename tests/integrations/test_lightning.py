@@ -1,0 +1,277 @@
+"""The callback in real Lightning training, on one and two processes."""
+
+import os
+import warnings
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+import acls
+from acls.data.indexed import Indexed, KeptSampler
+from acls.data.synthetic import points
+from acls.errors import InputError
+from acls.integrations.lightning import CalibrationCallback
+from acls.losses import CRL, REGISTRY, AdaFocal, CaPE, Epoch, Patra
+from acls.predictions import Predictions
+
+lightning = pytest.importorskip("lightning.pytorch")
+
+N_TRAIN, N_VAL = 40, 31  # neither divides by two or by the batch
+X, Y, _ = points(N_TRAIN + N_VAL, seed=5)
+TRAIN, VAL = TensorDataset(X[:N_TRAIN], Y[:N_TRAIN]), TensorDataset(X[N_TRAIN:], Y[N_TRAIN:])
+
+
+class Net(lightning.LightningModule):
+    def __init__(self, loss, *, returns=False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net, self.loss, self.returns = nn.Linear(8, 4), loss, returns
+
+    def forward(self, x):
+        return self.net(x)
+
+    def training_step(self, batch, i):
+        x, y, index = batch
+        return self.loss(self(x), y, index=index)
+
+    def validation_step(self, batch, i):
+        x, y = batch
+        logits = self(x)
+        if self.returns:
+            return {"logits": logits, "target": y}
+        return {"val_loss": self.loss(logits, y)}
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def trainer(folder, callback, **changes):
+    settings = {
+        "max_epochs": 2, "accelerator": "cpu", "devices": 1, "logger": False, "enable_progress_bar": False,
+        "enable_model_summary": False, "enable_checkpointing": False, "default_root_dir": folder,
+    }  # fmt: skip
+    return lightning.Trainer(callbacks=[callback], **(settings | changes))
+
+
+def loaders(**of_val):
+    return DataLoader(Indexed(TRAIN), batch_size=7), DataLoader(VAL, batch_size=7, **of_val)
+
+
+@pytest.fixture(autouse=True)
+def _no_hints():
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*(does not have many workers|logging interval|GPU available).*")
+        yield
+
+
+def test_logs_the_calibration_of_the_whole_validation_set(tmp_path):
+    net, callback = Net(acls.ACLS(margin=1.0)), CalibrationCallback(save=tmp_path / "val.npz")
+    run = trainer(tmp_path, callback)
+    run.fit(net, *loaders())
+    with torch.no_grad():
+        expected = acls.Suite.of(net(VAL.tensors[0]), VAL.tensors[1]).summary()
+    for name in ("ece", "aece", "nll", "brier", "accuracy"):
+        assert float(run.callback_metrics[f"val/{name}"]) == pytest.approx(expected[name], abs=1e-5)
+    assert 0 < float(run.callback_metrics["val/ece_floor"]) < 1
+    saved = Predictions.load(tmp_path / "val.npz")
+    torch.testing.assert_close(saved.scores, net(VAL.tensors[0]).detach())
+    assert saved.labels.tolist() == VAL.tensors[1].tolist()
+    assert saved.meta["loss"] == "ACLS(margin=1.0)"
+
+
+@pytest.mark.parametrize("name", sorted(REGISTRY))
+def test_every_loss_trains_inside_a_module(tmp_path, name):
+    net = Net(acls.make_loss(name), returns=True)
+    before = net.net.weight.detach().clone()
+    trainer(tmp_path, CalibrationCallback(), max_epochs=1, limit_train_batches=2).fit(net, *loaders())
+    assert bool(torch.isfinite(net.net.weight).all())
+    assert not torch.equal(net.net.weight, before)
+
+
+def _by_hand(loss, epochs, n_train=N_TRAIN):
+    """The four hooks in a plain loop over the same batches."""
+    net = Net(loss)
+    optimizer = net.configure_optimizers()
+    loss.prepare(n_train=n_train, n_classes=4)
+
+    def predict(split):
+        x, y = (TRAIN if split == "train" else VAL).tensors
+        with torch.no_grad():
+            yield net(x), y, torch.arange(len(y))
+
+    for number in range(epochs):
+        now = Epoch(number, epochs, predict)
+        loss.start_epoch(now)
+        for x, y, index in DataLoader(Indexed(TRAIN), batch_size=7):
+            optimizer.zero_grad()
+            logits = net(x)
+            loss(logits, y, index=index).backward()
+            optimizer.step()
+            loss.observe(logits.detach(), y, index)
+        loss.end_epoch(now)
+    return net
+
+
+@pytest.mark.parametrize("make", [CRL, CaPE, AdaFocal, Patra], ids=lambda kind: kind.__name__)
+def test_losses_with_memory_remember_as_in_a_plain_loop(tmp_path, make):
+    net = Net(make(), returns=True)
+    trainer(tmp_path, CalibrationCallback(), max_epochs=4).fit(net, *loaders())
+    plain = _by_hand(make(), 4)
+    assert net.loss.state_dict().keys() == plain.loss.state_dict().keys()
+    assert net.loss.state_dict(), "a loss with memory has buffers"
+    for key, value in plain.state_dict().items():
+        torch.testing.assert_close(net.state_dict()[key], value, msg=lambda text, key=key: f"{key}: {text}")
+
+
+def test_memory_survives_a_checkpoint(tmp_path):
+    whole = Net(CRL(), returns=True)
+    trainer(tmp_path, CalibrationCallback(), max_epochs=4).fit(whole, *loaders())
+    first = trainer(tmp_path, CalibrationCallback(), max_epochs=2)
+    first.fit(Net(CRL(), returns=True), *loaders())
+    first.save_checkpoint(tmp_path / "half.ckpt")
+    resumed = Net(CRL(), returns=True)
+    trainer(tmp_path, CalibrationCallback(), max_epochs=4).fit(resumed, *loaders(), ckpt_path=tmp_path / "half.ckpt")
+    for key, value in whole.state_dict().items():
+        torch.testing.assert_close(resumed.state_dict()[key], value, msg=lambda text, key=key: f"{key}: {text}")
+
+
+def test_a_missing_index_is_told_with_the_way_out(tmp_path):
+    class NoIndex(Net):
+        def training_step(self, batch, i):
+            return self.loss(self(batch[0]), batch[1])
+
+    with pytest.raises(InputError, match="Indexed"):
+        trainer(tmp_path, CalibrationCallback()).fit(NoIndex(Patra(), returns=True), *loaders())
+
+
+def test_a_step_without_predictions_is_told_before_training(tmp_path):
+    class Silent(Net):
+        def validation_step(self, batch, i):
+            return None
+
+    net = Silent(acls.CE())
+    before = net.net.weight.detach().clone()
+    with pytest.raises(InputError, match="validation_step called no loss of acls. .*return {"):
+        trainer(tmp_path, CalibrationCallback()).fit(net, *loaders())
+    assert torch.equal(net.net.weight, before), "found in the sanity check"
+
+
+def test_pruned_samples_leave_training_with_the_sampler_and_are_warned_of_without(tmp_path):
+    loss = Patra(prune_at=(0.5,), prune_fraction=0.25)
+    seen = []
+
+    class Noting(Net):
+        def training_step(self, batch, i):
+            seen.append((self.current_epoch, batch[2].tolist()))
+            return super().training_step(batch, i)
+
+    train = Indexed(TRAIN)
+    kept = DataLoader(train, batch_size=7, sampler=KeptSampler(train, loss))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*goes on drawing.*")
+        trainer(tmp_path, CalibrationCallback()).fit(Noting(loss, returns=True), kept, loaders()[1])
+    by_epoch = [sorted(i for epoch, batch in seen for i in batch if epoch == number) for number in range(2)]
+    assert by_epoch[0] == list(range(N_TRAIN))
+    assert by_epoch[1] == loss.keep_mask().nonzero()[:, 0].tolist()
+    assert len(by_epoch[1]) == 30
+    with pytest.warns(UserWarning, match="KeptSampler"):
+        trainer(tmp_path, CalibrationCallback()).fit(Net(Patra(prune_at=(0.5,)), returns=True), *loaders())
+
+
+def test_kept_rows_are_bounded_and_a_fair_sample(tmp_path):
+    callback = CalibrationCallback(save=tmp_path / "val.npz", keep=4 * 10)
+    trainer(tmp_path, callback, max_epochs=1).fit(Net(acls.CE()), *loaders())
+    saved = Predictions.load(tmp_path / "val.npz")
+    assert len(saved) == 10
+    assert callback.last.suite.n == N_VAL, "metrics count all"
+
+
+def test_dense_maps_count_pixels_and_leave_out_the_ignored(tmp_path):
+    class Pixels(Net):
+        def training_step(self, batch, i):
+            return self.validation_step(batch, i)["val_loss"]
+
+        def forward(self, x):
+            return self.net(x.movedim(1, -1)).movedim(-1, 1)
+
+    maps = torch.randn(5, 8, 3, 3), torch.randint(0, 4, (5, 3, 3))
+    maps[1][0, 0] = 255
+    loader = DataLoader(TensorDataset(*maps), batch_size=2)
+    callback = CalibrationCallback(save=tmp_path / "val.npz")
+    trainer(tmp_path, callback, max_epochs=1).fit(Pixels(acls.CE(ignore_index=255)), loader, loader)
+    assert callback.last.suite.n == 5 * 9 - 3
+    assert Predictions.load(tmp_path / "val.npz").image.bincount().tolist() == [6, 9, 9, 9, 9]
+
+
+def _process(rank, world, folder):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
+    os.environ |= {
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world),
+        "TORCHELASTIC_RUN_ID": "test", "MASTER_ADDR": "localhost", "MASTER_PORT": "29511",
+    }  # fmt: skip
+    for name, sampler in (("lightning", None), ("distributed", DistributedSampler(VAL, world, rank, shuffle=True))):
+        net, callback = Net(CRL(), returns=True), CalibrationCallback(save=folder / f"{name}.npz")
+        run = trainer(
+            folder, callback, devices=2, strategy="ddp", max_epochs=1, use_distributed_sampler=sampler is None
+        )
+        train = DataLoader(Indexed(TRAIN), batch_size=4, sampler=DistributedSampler(TRAIN, world, rank, shuffle=False))
+        run.fit(net, train, DataLoader(VAL, batch_size=4, sampler=sampler))
+        logged = {key: float(value) for key, value in run.callback_metrics.items()}
+        state = {key: value.clone() for key, value in net.state_dict().items()}
+        torch.save({"logged": logged, "state": state}, folder / f"{name}{rank}.pt")
+    # A sampler of the user's own that gives all samples to all processes: counted twice, and told.
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run = trainer(
+            folder, CalibrationCallback(), devices=2, strategy="ddp", max_epochs=1, use_distributed_sampler=False
+        )
+        run.fit(Net(acls.CE()), *loaders())
+    if rank == 0:
+        (folder / "told.txt").write_text("\n".join(str(one.message) for one in caught))
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lightning")
+    mp.spawn(_process, args=(2, folder), nprocs=2)
+    return folder
+
+
+@pytest.mark.parametrize("sampler", ["lightning", "distributed"])
+def test_two_processes_count_each_sample_once(two_processes, sampler):
+    ranks = [torch.load(two_processes / f"{sampler}{rank}.pt", weights_only=True) for rank in range(2)]
+    assert ranks[0]["logged"] == ranks[1]["logged"]
+    saved = Predictions.load(two_processes / f"{sampler}.npz")
+    assert len(saved) == N_VAL, "the padding of the sampler is left out"
+    net = Net(CRL(), returns=True)
+    net.net.load_state_dict({key[4:]: value for key, value in ranks[0]["state"].items() if key.startswith("net.")})
+    with torch.no_grad():
+        logits = net(VAL.tensors[0])
+    expected = acls.Suite.of(logits, VAL.tensors[1]).summary()
+    for name in ("ece", "aece", "nll", "accuracy"):
+        assert ranks[0]["logged"][f"val/{name}"] == pytest.approx(expected[name], abs=1e-5)
+    assert torch.allclose(saved.scores.sort(0).values, logits.sort(0).values, atol=1e-6)
+    if sampler == "lightning":
+        assert saved.labels.tolist() == VAL.tensors[1].tolist(), "in the order of the samples"
+
+
+def test_two_processes_share_the_memory(two_processes):
+    """Both remember every sample's hits: those of the process that saw it."""
+    ranks = [torch.load(two_processes / f"lightning{rank}.pt", weights_only=True)["state"] for rank in range(2)]
+    for key, value in ranks[0].items():
+        assert torch.equal(ranks[1][key], value), key
+    assert int(ranks[0]["loss.history.epochs"]) == 1
+    assert ranks[0]["loss.history.hits"][0::2].sum() > 0
+    assert ranks[0]["loss.history.hits"][1::2].sum() > 0
+
+
+def test_samples_counted_twice_are_told(two_processes):
+    assert (
+        f"validation counted {2 * N_VAL} samples of a data set of {N_VAL}" in (two_processes / "told.txt").read_text()
+    )
