@@ -1,0 +1,308 @@
+"""Where the work of a study is done: ``engine.map(function, tasks)``, in processes of this machine or on a Ray cluster.
+
+Both give the same results: a task runs with the same number of threads, whoever runs it. A worker that dies in a task,
+by a signal or for want of memory, is replaced and the task tried again, so tasks go on where they were rather than
+start over. What a task itself raises is raised here, and ends the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import traceback
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing import connection
+from typing import Any, TypeVar
+
+from acls.errors import InputError, require, suggest
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+TRIES = 3
+"""How often a task is begun at most."""
+GRACE = 30.0
+"""Seconds that interrupted tasks have to save their state."""
+
+
+class WorkerLost(RuntimeError):
+    """Workers died in a task as often as it is tried; the command line exits with 1."""
+
+
+class TaskFailed(RuntimeError):
+    """Where a task's error came from: the traceback of the worker, as the cause of the error."""
+
+
+@dataclass(frozen=True)
+class Engine(ABC):
+    """Maps a function over tasks; both must be picklable, the function by its name in a module."""
+
+    workers: int
+    threads: int
+    """Of each worker."""
+
+    @abstractmethod
+    def map(self, function: Callable[[T], R], tasks: Sequence[T]) -> Iterator[tuple[int, R]]:
+        """Give the number of each task with its result, as they finish.
+
+        Whoever stops iterating, by Ctrl-C or an error, interrupts the tasks under way, which may save their state.
+        """
+
+
+def make_engine(name: str = "local", *, workers: int | None = None, address: str | None = None) -> Engine:
+    """The engine of that name, by default with a worker for every core and one thread each.
+
+    Fewer workers have more threads each. The number of threads does not depend on that of the tasks: what was computed
+    before a break and what is computed after it have the same bits.
+    """
+    if name not in ENGINES:
+        raise InputError(f"there is no engine {name!r}{suggest(name, ENGINES)}")
+    if workers is not None and workers < 1:
+        raise InputError(f"--workers is {workers}, but at least 1 is called for")
+    if address is not None and name != "ray":
+        raise InputError("--address is that of a Ray cluster: add --engine ray")
+    return ENGINES[name](workers, address)
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class Local(Engine):
+    """Processes of this machine, each with a pipe to this one; on a machine with GPUs each has one to itself."""
+
+    @classmethod
+    def make(cls, workers: int | None, _address: str | None) -> Local:
+        workers = workers or len(_gpus()) or cores()
+        return cls(workers, max(1, cores() // workers))
+
+    def map(self, function: Callable[[T], R], tasks: Sequence[T]) -> Iterator[tuple[int, R]]:
+        waiting, devices = deque(enumerate(tasks)), _gpus()
+        tries = [0] * len(tasks)
+        crew: list[_Worker] = []
+        finished = False
+        try:
+            while waiting or any(worker.task is not None for worker in crew):
+                busy = {worker.slot for worker in crew}
+                free = (slot for slot in range(self.workers) if slot not in busy)
+                idle = [worker for worker in crew if worker.task is None]
+                while waiting and (idle or len(crew) < self.workers):
+                    if not idle:
+                        slot = next(free)
+                        idle.append(
+                            _Worker(function, slot, self.threads, devices[slot % len(devices)] if devices else "")
+                        )
+                        crew.append(idle[-1])
+                    number, task = waiting.popleft()
+                    tries[number] += 1
+                    idle.pop().begin(number, task)
+                for worker in _ready(crew):
+                    number = worker.number
+                    try:
+                        result = worker.result()
+                    except _Dead:
+                        crew.remove(worker)
+                        code = worker.stop(0)
+                        if tries[number] == TRIES:
+                            raise WorkerLost(_epitaph(number, code)) from None
+                        waiting.appendleft((number, tasks[number]))
+                    else:
+                        yield number, result
+            finished = True
+        finally:
+            _dismiss(crew, 0 if finished else GRACE)
+
+
+class _Dead(Exception):
+    """A worker ended without a result."""
+
+
+class _Worker:
+    """A process that works off one task at a time."""
+
+    def __init__(self, function: Callable[[Any], Any], slot: int, threads: int, device: str) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.slot = slot
+        self.task: Any = None
+        self.number = -1
+        self.pipe, theirs = context.Pipe()
+        # Not a daemon: those may not have children, which loaders of data are.
+        self.process = context.Process(target=_work, args=(function, theirs, threads, device), daemon=False)
+        self.process.start()
+        theirs.close()
+
+    def begin(self, number: int, task: Any) -> None:
+        self.number, self.task = number, (task,)
+        with contextlib.suppress(BrokenPipeError):  # a worker that is dead already is found so when asked for a result
+            self.pipe.send(task)
+
+    def result(self) -> Any:
+        """What the task gave or raised."""
+        try:
+            well, value, trace = self.pipe.recv()
+        except (EOFError, OSError) as error:
+            raise _Dead from error
+        self.task = None
+        if well:
+            return value
+        raise value from TaskFailed(f"\n{trace}")
+
+    def stop(self, grace: float) -> int | None:
+        """Let the worker end, at last by force; returns how it ended."""
+        self.pipe.close()
+        self.process.join(grace)
+        if self.process.is_alive():
+            self.process.kill()
+        self.process.join()
+        code = self.process.exitcode
+        self.process.close()
+        return code
+
+
+def _ready(crew: Sequence[_Worker]) -> list[_Worker]:
+    """Wait for busy workers that are done or dead. A pipe tells both: a dead worker's is at its end."""
+    by_pipe = {worker.pipe: worker for worker in crew if worker.task is not None}
+    return [by_pipe[pipe] for pipe in connection.wait(list(by_pipe)) if isinstance(pipe, connection.Connection)]
+
+
+def _dismiss(crew: Sequence[_Worker], grace: float) -> None:
+    """End all workers; those under way are asked to stop, which training takes as a call to save its state."""
+    try:
+        for worker in crew:
+            if worker.task is not None:
+                worker.process.terminate()
+        for worker in crew:
+            worker.stop(grace if worker.task is not None else 1.0)
+    except KeyboardInterrupt:
+        for worker in crew:
+            with contextlib.suppress(ValueError):  # closed: ended before
+                worker.process.kill()
+        raise
+
+
+def _work(function: Callable[[Any], Any], pipe: connection.Connection, threads: int, device: str) -> None:
+    """Work off tasks until the pipe closes."""
+    # Ctrl-C is for the parent, which then asks for a stop once; it would reach this process too, in the same group.
+    with contextlib.suppress(PermissionError):
+        os.setsid()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    if device:
+        os.environ["CUDA_VISIBLE_DEVICES"] = device
+    set_threads(threads)
+    while True:
+        try:
+            task = pipe.recv()
+        except (EOFError, ConnectionResetError):
+            return
+        try:
+            answer = (True, function(task), "")
+        except KeyboardInterrupt:
+            return
+        except BaseException as error:
+            answer = (False, _sendable(error), traceback.format_exc())
+        try:
+            pipe.send(answer)
+        except BrokenPipeError:
+            return
+
+
+def set_threads(threads: int) -> None:
+    """Compute with so many threads, whichever library does."""
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    import torch
+
+    torch.set_num_threads(threads)
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent is gone, also by SIGKILL: nobody would take its result."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _sendable(error: BaseException) -> BaseException:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def _epitaph(number: int, code: int | None) -> str:
+    how = "" if code is None else f", at last by signal {-code}" if code < 0 else f", at last with exit code {code}"
+    return (
+        f"task {number + 1} was begun {TRIES} times, and each time its worker died{how}; "
+        "if that is for want of memory, fewer --workers may help"
+    )
+
+
+def _gpus() -> list[str]:
+    """The GPUs that this process may use, by the names that CUDA knows them by."""
+    import torch
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return visible.split(",") if visible else [str(number) for number in range(torch.cuda.device_count())]
+
+
+@dataclass(frozen=True)
+class Ray(Engine):
+    """A Ray cluster, or one started on this machine for the time being; files must be where all its machines see them.
+
+    ``auto`` is the cluster that the environment names.
+    """
+
+    address: str | None
+
+    @classmethod
+    def make(cls, workers: int | None, address: str | None) -> Ray:
+        require("ray", extra="cluster")
+        count = workers or cores()
+        return cls(count, max(1, cores() // count), address)
+
+    def map(self, function: Callable[[T], R], tasks: Sequence[T]) -> Iterator[tuple[int, R]]:
+        ray: Any = require("ray", extra="cluster")
+        started = not ray.is_initialized()
+        if started:
+            own: dict[str, Any] = {"num_cpus": self.workers * self.threads} if self.address is None else {}
+            ray.init(address=self.address, include_dashboard=False, log_to_driver=False, logging_level="error", **own)
+        gpus = 1 if ray.cluster_resources().get("GPU") else 0
+        remote = ray.remote(num_cpus=self.threads, num_gpus=gpus, max_retries=TRIES - 1, retry_exceptions=False)(
+            _on_ray
+        )
+        running = {remote.remote(function, task, self.threads): number for number, task in enumerate(tasks)}
+        try:
+            while running:
+                (done,), _ = ray.wait(list(running), num_returns=1)
+                number = running.pop(done)
+                try:
+                    yield number, ray.get(done)
+                except ray.exceptions.RayTaskError as error:
+                    raise error.cause from error
+                except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
+                    raise WorkerLost(_epitaph(number, None)) from error
+        finally:
+            for reference in running:
+                ray.cancel(reference)  # as Ctrl-C would: training saves its state
+            if running:
+                ray.wait(list(running), num_returns=len(running), timeout=GRACE)
+            if started:
+                ray.shutdown()
+
+
+def _on_ray(function: Callable[[Any], Any], task: Any, threads: int) -> Any:
+    set_threads(threads)
+    return function(task)
+
+
+ENGINES: dict[str, Callable[[int | None, str | None], Engine]] = {"local": Local.make, "ray": Ray.make}

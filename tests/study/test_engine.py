@@ -1,0 +1,120 @@
+"""The engines: the same results, dead workers replaced, nothing left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing, suppress
+
+import pytest
+
+from acls.errors import InputError
+from acls.study.engine import TRIES, Local, WorkerLost, cores, make_engine
+from tests.study import jobs
+
+
+def wait_for(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "in vain"
+        time.sleep(0.02)
+
+
+def alive(pid):
+    with suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        return open(f"/proc/{pid}/stat").read().split(")")[1].split()[0] != "Z"
+    return False
+
+
+def test_every_task_has_its_result_and_its_threads():
+    results = dict(Local(workers=2, threads=1).map(jobs.square, [3, 4, 5]))
+    assert results == {0: (3, 9, 1), 1: (4, 16, 1), 2: (5, 25, 1)}
+
+
+def test_no_tasks_start_no_process():
+    assert list(make_engine("local").map(jobs.square, [])) == []
+
+
+def test_threads_are_the_cores_shared_out():
+    assert make_engine("local").threads == 1
+    assert make_engine("local", workers=1).threads == cores()
+    assert make_engine("local", workers=10 * cores()).threads == 1
+
+
+def test_a_killed_worker_is_replaced_and_its_task_tried_again(tmp_path):
+    tasks = [(str(tmp_path / str(number)), number) for number in range(3)]
+    assert dict(Local(workers=2, threads=1).map(jobs.die_once, tasks)) == {0: 0, 1: 1, 2: 2}
+
+
+def test_a_task_that_always_kills_its_worker_is_given_up():
+    with pytest.raises(WorkerLost, match=rf"begun {TRIES} times.*signal 9"):
+        list(Local(workers=1, threads=1).map(jobs.die, [0]))
+
+
+@pytest.mark.parametrize(
+    ("job", "error", "text"), [(jobs.refuse, InputError, "7 will not do"), (jobs.end_of_file, EOFError, "own")]
+)
+def test_what_a_task_raises_is_raised_with_the_workers_traceback(job, error, text):
+    with pytest.raises(error, match=text) as caught:
+        list(Local(workers=1, threads=1).map(job, [7]))
+    assert job.__name__ in str(caught.value.__cause__)
+
+
+def test_who_stops_interrupts_the_tasks_which_save_their_state(tmp_path):
+    with closing(Local(workers=2, threads=1).map(jobs.save_when_stopped, [str(tmp_path)])) as results:
+
+        def interrupt(*_):
+            if (tmp_path / "begun").exists():
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                raise KeyboardInterrupt
+
+        signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)  # Ctrl-C, as soon as there is something to interrupt
+        with pytest.raises(KeyboardInterrupt):
+            next(results)
+    assert (tmp_path / "saved").exists()
+
+
+def test_workers_end_with_their_parent_even_by_kill(tmp_path):
+    code = (
+        "import sys; from acls.study.engine import Local; from tests.study import jobs\n"
+        "if __name__ == '__main__': list(Local(workers=2, threads=1).map(jobs.sleep, [sys.argv[1]] * 2))"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
+    wait_for(lambda: len(list(tmp_path.iterdir())) == 2)
+    parent.kill()
+    parent.wait()
+    workers = [int(path.name) for path in tmp_path.iterdir()]
+    wait_for(lambda: not any(alive(pid) for pid in workers))
+
+
+def test_ray_and_processes_give_the_same_results(tmp_path):
+    """Bits of sums, an error, killed workers: on one Ray, as it takes seconds to start."""
+    library = pytest.importorskip("ray")
+    local, ray = (make_engine(name, workers=2) for name in ("local", "ray"))
+    assert local.threads == ray.threads
+    library.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    try:
+        assert dict(ray.map(jobs.random_walk, [1, 2, 3])) == dict(local.map(jobs.random_walk, [1, 2, 3]))
+        with pytest.raises(InputError, match="7 will not do"):
+            list(ray.map(jobs.refuse, [7]))
+        assert dict(ray.map(jobs.die_once, [(str(tmp_path / "mark"), 5)])) == {0: 5}
+        with pytest.raises(WorkerLost, match=f"begun {TRIES} times"):
+            list(ray.map(jobs.die, [0]))
+    finally:
+        library.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"name": "lokal"}, "did you mean 'local'"),
+        ({"workers": 0}, "at least 1"),
+        ({"address": "auto"}, "--engine ray"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings, message):
+    with pytest.raises(InputError, match=message):
+        make_engine(**settings)
