@@ -20,6 +20,8 @@ COMMANDS = {
     "predict": "write the predictions of a trained network",
     "recipes": "list the recipes, or show one whole",
     "evaluate": "measure calibration: every metric with its interval, noise floor and n",
+    "calibrate": "fit post-hoc calibrators, judge them by cross-validation, recommend and save one",
+    "apply": "apply a saved calibrator to predictions",
     "doctor": "say what looks wrong with a file of predictions",
 }
 
