@@ -7,6 +7,7 @@ in another order, NaN, or a calibration set that overlaps with the test set. 2: 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from acls.cli.inputs import NAMES, add_columns, columns_of, with_progress
@@ -40,7 +41,9 @@ def run(args: argparse.Namespace) -> int:
 
     def look(path: str) -> Diagnosis:
         batches = open_batches(path, columns_of(args), ignore_index=args.ignore_index, check=False)
-        return examine(with_progress(batches, f"reading {path}", quiet=args.quiet), ignore_index=args.ignore_index)
+        return examine(
+            with_progress(batches, f"reading {Path(path).name}", quiet=args.quiet), ignore_index=args.ignore_index
+        )
 
     diagnosis = look(args.file)
     findings = list(diagnosis.findings)

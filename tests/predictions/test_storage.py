@@ -42,6 +42,13 @@ def test_the_reader_sees_the_old_file_until_the_block_ends(tmp_path):
     assert path.read_text() == "new"
 
 
+def test_a_reader_that_has_the_old_file_open_keeps_it(tmp_path):
+    write_text(tmp_path / "file", "old")
+    with open(tmp_path / "file") as reader:
+        write_text(tmp_path / "file", "new")
+        assert reader.read() == "old"
+
+
 def test_a_symbolic_link_is_followed(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "real")
     write_text(tmp_path / "link", "through")
