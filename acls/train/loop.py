@@ -9,7 +9,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,7 +32,7 @@ from acls.train.evaluate import evaluate, predict
 from acls.train.figures import draw_figures
 from acls.train.folder import RunFolder, new_folder, open_run
 from acls.train.live import outlook, regulariser
-from acls.train.loggers import make_loggers
+from acls.train.loggers import Logger, make_loggers
 from acls.train.progress import Progress
 from acls.train.session import Session
 
@@ -134,21 +134,33 @@ def _run(session: Session, folder: RunFolder, at: Progressed, show: bool) -> Res
     progress = Progress(epochs=recipe.epochs, steps=steps * recipe.epochs, done=steps * at.epoch + at.step, show=show)
     with progress, _interruptions() as interrupted:
         while at.epoch < recipe.epochs and not _out_of_patience(recipe, at):
-            _train_epoch(session, folder, at, progress, interrupted)
-            row = _measure(session, at)
-            better = _is_better(recipe, row, at.best)
-            if better:
-                at.best, at.best_epoch = row[f"val/{recipe.select}"], at.epoch
-            at.history.append(row)
-            progress.epoch(at.epoch, row, better)
-            for logger in loggers:
-                logger.log(row, at.epoch)
-            at.epoch, at.step, at.seconds = at.epoch + 1, 0, 0.0
-            at.sums = torch.zeros_like(at.sums)
-            _save(session, folder, at, better)
+            run_epoch(session, folder, at, progress, interrupted, loggers)
     for logger in loggers:
         logger.close()
     return _finish(session, folder, at)
+
+
+def run_epoch(
+    session: Session,
+    folder: RunFolder,
+    at: Progressed,
+    progress: Progress,
+    interrupted: threading.Event,
+    loggers: Sequence[Logger],
+) -> None:
+    """Train for an epoch, or for what is left of it, measure, and save."""
+    _train_epoch(session, folder, at, progress, interrupted)
+    row = _measure(session, at)
+    better = _is_better(session.recipe, row, at.best)
+    if better:
+        at.best, at.best_epoch = row[f"val/{session.recipe.select}"], at.epoch
+    at.history.append(row)
+    progress.epoch(at.epoch, row, better)
+    for logger in loggers:
+        logger.log(row, at.epoch)
+    at.epoch, at.step, at.seconds = at.epoch + 1, 0, 0.0
+    at.sums = torch.zeros_like(at.sums)
+    _save(session, folder, at, better)
 
 
 def _train_epoch(
