@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).parents[1] / "acls"
 
 # Each layer may import itself and what stands above it in this list.
 LAYERS = [
-    {"errors", "options", "vision"},
+    {"errors", "options", "calls", "vision"},
     {"shapes", "distributed", "modules"},
     {"predictions", "storage"},
     {"metrics"},

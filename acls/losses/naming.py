@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-from typing import Any
-
+from acls.calls import Call, parse_calls
 from acls.errors import InputError
 from acls.losses import REGISTRY, Loss, make_loss
 
@@ -22,40 +20,24 @@ def parse_losses(text: str) -> list[Loss]:
     >>> parse_losses("CE, ACLS(form=released)")
     [CE(), ACLS(form='released')]
     """
+    return [build(call) for call in name_losses(text)]
+
+
+def name_losses(text: str) -> list[Call]:
+    """The same, but as names with the fields that were given, for a recipe to add its own."""
+    calls = []
+    for call in parse_calls(text, "losses", "CE, ACLS(margin=6, form=released)"):
+        calls += [Call(name) for name in GROUPS[call.name]] if call.name in GROUPS and not call.fields else [call]
+    return calls
+
+
+def build(call: Call) -> Loss:
+    """Make the loss; a field that names a loss, as in ``MDCA(base=Focal)``, holds that loss."""
+    fields = {}
+    for name, value in call.fields.items():
+        inner = Call(value) if isinstance(value, str) and value in REGISTRY else value
+        fields[name] = build(inner) if isinstance(inner, Call) else inner
     try:
-        entries = ast.parse(f"[{text}]", mode="eval").body
-    except SyntaxError:
-        entries = None
-    if not isinstance(entries, ast.List) or not entries.elts:
-        raise InputError(f"{text!r} names no losses: write them as in CE, ACLS(margin=6, form=released)")
-    losses: list[Loss] = []
-    for entry in entries.elts:
-        if isinstance(entry, ast.Name) and entry.id in GROUPS:
-            losses += [make_loss(name) for name in GROUPS[entry.id]]
-        else:
-            losses.append(_loss(entry, text))
-    return losses
-
-
-def _loss(entry: ast.expr, text: str) -> Loss:
-    if isinstance(entry, ast.Name):
-        return make_loss(entry.id)
-    if isinstance(entry, ast.Call) and isinstance(entry.func, ast.Name) and not entry.args:
-        fields = {keyword.arg or "**": _value(keyword.value, text) for keyword in entry.keywords}
-        try:
-            return make_loss(entry.func.id, **fields)
-        except TypeError as error:  # an unknown field
-            raise InputError(str(error)) from None
-    raise InputError(f"{ast.unparse(entry)!r} in {text!r} is no loss: write one as in ACLS(margin=6, form=released)")
-
-
-def _value(value: ast.expr, text: str) -> Any:
-    if isinstance(value, ast.Name):
-        return make_loss(value.id) if value.id in REGISTRY else value.id
-    if isinstance(value, ast.Call):
-        return _loss(value, text)
-    try:
-        return ast.literal_eval(ast.unparse(value))
-    except ValueError:
-        # A hyphenated word, such as printed-loss, parses as a difference of names.
-        return ast.unparse(value).replace(" - ", "-")
+        return make_loss(call.name, **fields)
+    except TypeError as error:  # an unknown field
+        raise InputError(str(error)) from None

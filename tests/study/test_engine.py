@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import closing, suppress
 
@@ -63,15 +64,12 @@ def test_what_a_task_raises_is_raised_with_the_workers_traceback(job, error, tex
 
 
 def test_who_stops_interrupts_the_tasks_which_save_their_state(tmp_path):
+    def interrupt():
+        wait_for((tmp_path / "begun").exists)
+        os.kill(os.getpid(), signal.SIGINT)  # Ctrl-C
+
     with closing(Local(workers=2, threads=1).map(jobs.save_when_stopped, [str(tmp_path)])) as results:
-
-        def interrupt(*_):
-            if (tmp_path / "begun").exists():
-                signal.setitimer(signal.ITIMER_REAL, 0)
-                raise KeyboardInterrupt
-
-        signal.signal(signal.SIGALRM, interrupt)
-        signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)  # Ctrl-C, as soon as there is something to interrupt
+        threading.Thread(target=interrupt).start()
         with pytest.raises(KeyboardInterrupt):
             next(results)
     assert (tmp_path / "saved").exists()
