@@ -8,6 +8,7 @@ from dataclasses import field
 import torch
 from torch import Tensor
 
+from acls.errors import InputError
 from acls.losses.base import About, Epoch, Regularized
 from acls.losses.history import CorrectnessHistory, next_in_batch, sample_means
 from acls.losses.numerics import log_confidence
@@ -45,6 +46,8 @@ class CRL(Regularized):
     def __post_init__(self) -> None:
         choose("target", self.target, ("softmax", "margin", "entropy"))
         choose("condition", self.condition, ("ranking", "margin"))
+        if not isinstance(self.margin, bool):
+            raise InputError(f"margin={self.margin!r} is not True or False: the distance of logits is logit_margin")
         super().__post_init__()
 
     def remembers_samples(self) -> bool:

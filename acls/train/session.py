@@ -138,7 +138,8 @@ def build_loss(options: LossOptions, *, ignore_index: int) -> Loss:
     """Make the loss of a recipe: the protocol's fields where it has them, then the user's."""
     names = {name.lower(): name for name in REGISTRY}
     kind = REGISTRY.get(names.get(options.name.lower(), ""))
-    known = {field.name for field in fields(kind)} if kind is not None else set()
+    # CRL's margin is a switch, not the distance of logits that a protocol means.
+    known = {field.name for field in fields(kind) if field.type != "bool"} if kind is not None else set()
     given = {name: value for name, value in options.protocol.items() if name in known}
     given |= {"ignore_index": ignore_index, **options.fields}
     if kind is not None:
