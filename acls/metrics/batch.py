@@ -92,9 +92,8 @@ class Batch:
             raise InputError(f"confidence, predicted and labels have shapes {told}, but one length is needed")
         if not confidence.is_floating_point():
             raise InputError(f"confidence has dtype {confidence.dtype}, but a floating point type is called for")
-        wide = confidence.detach()
-        if wide.dtype in (torch.float16, torch.bfloat16):
-            wide = wide.float()
+        half = confidence.dtype in (torch.float16, torch.bfloat16)
+        wide = confidence.detach().to(torch.float32 if half else confidence.dtype, copy=True)
         batch = cls(None, labels, "probs", predicted=predicted, top=TopLabel(wide, predicted == labels))
         batch._refuse_nonsense()
         return batch
@@ -159,7 +158,8 @@ class Batch:
             if self.kind == "logits":
                 yield torch.softmax(scores, 1), self.target[rows]
             else:
-                yield (scores if self.kind == "probs" else scores.exp()), self.target[rows]
+                probabilities = scores if self.kind == "probs" else scores.exp()
+                yield probabilities.clamp(0, 1), self.target[rows]  # by rounding some may be just outside
 
     def places(self, first: int = 0) -> Tensor:
         """The numbers of the N samples or maps, counted from ``first``."""
@@ -207,10 +207,10 @@ def _top_label(batch: Batch) -> TopLabel:
     """
     scores, target = batch.scores, batch.target
     n, n_classes = scores.shape
-    # Reductions over a short last axis leave most of a vector unit idle: few classes are better put first.
-    axis = 0 if n_classes <= _FEW_CLASSES and scores.device.type == "cpu" else 1
     if n_classes == 0:
         raise InputError("the scores have no class: axis 1 holds the classes and has length 0")
+    # Reductions over a short last axis leave most of a vector unit idle: few classes are better put first.
+    axis = 0 if n_classes <= _FEW_CLASSES and scores.device.type == "cpu" else 1
     confidence, nll, brier = (scores.new_empty(n) for _ in range(3))
     at_least = scores.new_empty(n)
     right = torch.empty(n, dtype=torch.bool, device=scores.device)

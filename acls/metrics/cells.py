@@ -32,7 +32,10 @@ class Cells:
 
 
 def cell_of(probability: Tensor, cells: int) -> Tensor:
-    """The number of the cell of each probability, ascending."""
+    """The number of the cell of each probability, ascending, by the fourth root of the distance to the nearer end.
+
+    Many cells leave the last one to 1.0 alone, as the next double is 2^-53 below it.
+    """
     wide = probability.double()
     half = cells // 2
     index = torch.minimum(wide, 1 - wide).mul_(2).sqrt_().sqrt_().mul_(half).long().clamp_(max=half - 1)
@@ -40,10 +43,7 @@ def cell_of(probability: Tensor, cells: int) -> Tensor:
 
 
 def cell_edges(cells: int, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
-    """The least and the largest probability that each cell may hold.
-
-    The outermost are moved by nothing: a cell that can only hold 1.0 says so.
-    """
+    """The least and the largest probability that each cell may hold; they are equal where it is 1.0 alone."""
     half = cells // 2
     rising = (torch.arange(half + 1, dtype=torch.float64, device=device) / half) ** 4 / 2
     edges = torch.cat([rising, 1 - rising[:-1].flip(0)])

@@ -73,9 +73,9 @@ class PairTally(Tally):
     def all_reduce(self) -> Self:
         if world() == 1:
             return self
-        device = self._device()
-        total = int(all_reduce(torch.tensor(self.n, device=device)))
-        if total * self.columns <= EXACT:
+        mine = torch.tensor([self.n, self.table is not None], device=self._device())
+        total, tables = all_reduce(mine).tolist()
+        if tables == 0 and total * self.columns <= EXACT:
             return dataclasses.replace(self, parts=(all_gather(self._pairs().double()),))
         return dataclasses.replace(self, parts=(), table=all_reduce(self.histogram()), in_table=total)
 

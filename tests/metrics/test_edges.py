@@ -226,3 +226,15 @@ def test_debiased_error_is_nearer_the_truth_than_the_plain_one():
         debiased.append(oracle.rmsce_debiased(confidence, right, 15) ** 2)
         assert bins.rmsce_debiased == pytest.approx(debiased[-1] ** 0.5, abs=1e-9)
     assert np.mean(debiased) < np.mean(plain) / 2
+
+
+def test_probabilities_just_outside_by_rounding_are_taken_to_the_end():
+    probs = torch.tensor([[1.0000001, -1e-8, 0.0], [0.2, 0.5, 0.3]])
+    given = probs.clone()
+    summary = Suite.of(probs, torch.tensor([0, 1]), kind="probs", classwise=True, ace=True).summary()
+    assert torch.equal(probs, given), "the user's tensor is left alone"
+    clean = Suite.of(probs.clamp(0, 1), torch.tensor([0, 1]), kind="probs", classwise=True, ace=True).summary()
+    assert summary == pytest.approx(clean, abs=1e-6, nan_ok=True)
+    confidence = torch.tensor([1.0000001, 0.5])
+    Suite.of_triples(confidence, torch.zeros(2).long(), torch.zeros(2).long())
+    assert float(confidence[0]) > 1, "the user's tensor is left alone"
