@@ -30,6 +30,7 @@ def test_the_protocols_margin_goes_to_methods_that_have_one_and_the_users_field_
     options = ALL["ACLS"]
     assert build_loss(options, ignore_index=-100).margin == 1.0
     assert build_loss(ALL["MbLS"], ignore_index=255).ignore_index == 255
+    assert build_loss(ALL["CRL"], ignore_index=-100).margin is True
     own = type(options)(name="acls", protocol={"margin": 6.0}, fields={"margin": 2.0, "base": "Focal"})
     assert build_loss(own, ignore_index=-100).margin == 2.0
     assert type(build_loss(own, ignore_index=-100).base).__name__ == "Focal"
