@@ -16,7 +16,7 @@ import threading
 import traceback
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
 from typing import Any, TypeVar
@@ -49,7 +49,7 @@ class Engine(ABC):
     """Of each worker."""
 
     @abstractmethod
-    def map(self, function: Callable[[T], R], tasks: Sequence[T]) -> Iterator[tuple[int, R]]:
+    def map(self, function: Callable[[T], R], tasks: Sequence[T]) -> Generator[tuple[int, R], None, None]:
         """Give the number of each task with its result, as they finish.
 
         Whoever stops iterating, by Ctrl-C or an error, interrupts the tasks under way, which may save their state.
@@ -85,7 +85,7 @@ class Local(Engine):
         workers = workers or len(_gpus()) or cores()
         return cls(workers, max(1, cores() // workers))
 
-    def map(self, function: Callable[[T], R], tasks: Sequence[T]) -> Iterator[tuple[int, R]]:
+    def map(self, function: Callable[[T], R], tasks: Sequence[T]) -> Generator[tuple[int, R], None, None]:
         waiting, devices = deque(enumerate(tasks)), _gpus()
         tries = [0] * len(tasks)
         crew: list[_Worker] = []
@@ -270,7 +270,7 @@ class Ray(Engine):
         count = workers or cores()
         return cls(count, max(1, cores() // count), address)
 
-    def map(self, function: Callable[[T], R], tasks: Sequence[T]) -> Iterator[tuple[int, R]]:
+    def map(self, function: Callable[[T], R], tasks: Sequence[T]) -> Generator[tuple[int, R], None, None]:
         ray: Any = require("ray", extra="cluster")
         started = not ray.is_initialized()
         if started:

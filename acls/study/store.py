@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import socket
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from acls.errors import InputError
+from acls.study.locks import Held, hold
 
 NAME = "study.sqlite"
 LOCK = "study.lock"
@@ -41,7 +41,7 @@ class Row:
     """The numbers of one network, as it is or after a post-hoc method, with all that says how they came about."""
 
     method: str
-    """The loss as it prints itself: ``ACLS(margin=6.0)``."""
+    """The loss as one would write it: ``CE``, ``ACLS(margin=6.0)``."""
     seed: int
     recipe: str
     posthoc: str
@@ -104,25 +104,15 @@ class Store:
     def lock(self, *, wait: bool = False) -> Iterator[None]:
         """Be the only study of this folder; else refuse, naming the process that is at it, or wait for it to end.
 
-        The lock is the operating system's, on an open file: it ends with its process, however that ends.
+        The lock of a process that died is free.
         """
-        import fcntl
-
-        with open(self.folder / LOCK, "a+", encoding="utf-8") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if not wait:
-                    file.seek(0)
-                    who = file.read().strip() or "another process"
-                    raise InputError(
-                        f"{self.folder} is in use by {who}: wait for it with --wait, or pass another --out"
-                    ) from None
-                fcntl.flock(file, fcntl.LOCK_EX)
-            file.truncate(0)
-            file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-            file.flush()
-            yield
+        try:
+            with hold(self.folder / LOCK, wait=wait):
+                yield
+        except Held as held:
+            raise InputError(
+                f"{self.folder} is in use by {held}: wait for it with --wait, or pass another --out"
+            ) from None
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:

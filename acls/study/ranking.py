@@ -1,0 +1,142 @@
+"""Which method is best, and whether that is more than chance.
+
+Two things make a difference of two methods uncertain: which samples the test set happens to hold, and which networks
+the seeds happen to give. A difference counts as significant only where both say so.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from acls.metrics import Blocks
+from acls.metrics.blocks import check_same_units
+from acls.metrics.intervals import REPLICATES, holm
+from acls.study.store import Row
+
+LEVEL = 0.05
+HIGHER_IS_BETTER = ("accuracy", "top5", "auroc", "miou", "miou_foreground")
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """The best method by a metric, among those after the same post-hoc method, against the next."""
+
+    metric: str
+    posthoc: str
+    best: str
+    next: str
+    difference: float
+    """Of their means over the seeds that both have."""
+    p: float
+    """Of there being no difference, corrected by Holm for all that were ranked together."""
+
+    @property
+    def significant(self) -> bool:
+        return self.p < LEVEL
+
+
+def rank(rows: Sequence[Row], metrics: Sequence[str], blocks: Callable[[Row], Blocks]) -> list[Ranked]:
+    """Find the best by each metric and test it against the next, on the same samples and seed by seed.
+
+    ``blocks`` counts the predictions behind a row. A metric that some method lacks is left out, and so is one that
+    cannot be resampled.
+    """
+    counted: dict[tuple[str, str], dict[int, Blocks]] = {}
+    tests: dict[tuple[str, str, str], dict[str, float]] = {}
+    found = []
+    for posthoc in dict.fromkeys(row.posthoc for row in rows):
+        by_method: dict[str, dict[int, Row]] = {}
+        for row in rows:
+            if row.posthoc == posthoc:
+                by_method.setdefault(row.method, {})[row.seed] = row
+        for metric in metrics:
+            values = {method: _values(seeds, metric) for method, seeds in by_method.items()}
+            if len(values) < 2 or not all(values.values()):
+                continue
+            sign = -1 if metric in HIGHER_IS_BETTER else 1
+            best, second = sorted(values, key=lambda method: sign * statistics.fmean(values[method].values()))[:2]
+            common = sorted(values[best].keys() & values[second].keys())
+            if not common:
+                continue
+            if (posthoc, best, second) not in tests:
+                for method in (best, second):
+                    if (posthoc, method) not in counted:
+                        counted[posthoc, method] = {seed: blocks(row) for seed, row in by_method[method].items()}
+                pair = [[counted[posthoc, method][seed] for seed in common] for method in (best, second)]
+                tests[posthoc, best, second] = swap_test(*pair)
+            if metric not in tests[posthoc, best, second]:
+                continue
+            differences = [values[best][seed] - values[second][seed] for seed in common]
+            p = max(tests[posthoc, best, second][metric], t_test(differences))
+            found.append(Ranked(metric, posthoc, best, second, statistics.fmean(differences), p))
+    adjusted = holm([one.p for one in found])
+    return [replace(one, p=p) for one, p in zip(found, adjusted, strict=True)]
+
+
+@torch.no_grad()
+def swap_test(
+    first: Sequence[Blocks], second: Sequence[Blocks], *, replicates: int = REPLICATES, seed: int = 0
+) -> dict[str, float]:
+    """For each metric the p-value of no difference, on average over seeds, for which the samples are to blame.
+
+    If two methods were alike, swapping their predictions of random blocks of samples, in all seeds at once, would often
+    give as large a mean difference. With one seed it is the test of `acls.metrics.intervals.paired`.
+    """
+    random = torch.Generator().manual_seed(seed + 1)
+    stay = (torch.rand(replicates, first[0].cells.shape[0], generator=random) < 0.5).double()
+    go = 1 - stay
+    observed: dict[str, torch.Tensor] = {}
+    swapped: dict[str, torch.Tensor] = {}
+    for one, other in zip(first, second, strict=True):
+        check_same_units(one, other)
+        _add(observed, one.totals().metrics(), other.totals().metrics())
+        mine, theirs = one.totals(stay) + other.totals(go), other.totals(stay) + one.totals(go)
+        _add(swapped, mine.metrics(), theirs.metrics())
+    result = {}
+    for name, value in observed.items():
+        as_large = int((swapped[name].abs() >= value.abs() - 1e-15).sum())
+        result[name] = (as_large + 1) / (len(swapped[name]) + 1)
+    return result
+
+
+def t_test(differences: Sequence[float]) -> float:
+    """The p-value of a mean of 0 for which the seeds are to blame (paired t-test, two-sided); 0 for a single seed.
+
+    >>> round(t_test([1.0, 2.0, 3.0]), 4)  # t = 3.46 with 2 degrees of freedom
+    0.0742
+    """
+    n = len(differences)
+    if n < 2:
+        return 0.0
+    mean, deviation = statistics.fmean(differences), statistics.stdev(differences)
+    if deviation == 0:
+        return 0.0 if mean else 1.0
+    return _beyond(abs(mean) / deviation * math.sqrt(n), n - 1)
+
+
+def _beyond(t: float, freedom: int) -> float:
+    """The probability that |Student's t| exceeds t: with θ = arctan(t / √ν) a finite sum of powers of cos θ."""
+    theta = math.atan(t / math.sqrt(freedom))
+    sine, cosine = math.sin(theta), math.cos(theta)
+    term, total = (cosine if freedom % 2 else 1.0), 0.0
+    for power in range(freedom % 2, freedom - 1, 2):
+        total += term
+        term *= cosine**2 * (power + 1) / (power + 2)
+    within = 2 / math.pi * (theta + sine * total) if freedom % 2 else sine * total
+    return min(1.0, max(0.0, 1 - within))
+
+
+def _values(seeds: Mapping[int, Row], metric: str) -> dict[int, float]:
+    found = {seed: row.metrics[metric]["value"] for seed, row in seeds.items() if metric in row.metrics}
+    return {seed: value for seed, value in found.items() if value is not None}
+
+
+def _add(sums: dict[str, torch.Tensor], mine: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor]) -> None:
+    for name in mine:
+        if name in theirs:
+            sums[name] = sums.get(name, torch.zeros(())) + (mine[name] - theirs[name])

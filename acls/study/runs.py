@@ -1,0 +1,275 @@
+"""The runs of a study: methods and seeds of a recipe, trained, measured, and measured again after calibration.
+
+A cell is one method with one seed. What it leaves is in a run folder, as `acls train` writes it, with the fitted
+calibrators beside; what it measured is in the store. A cell that is stored is not touched again, one that was broken
+off goes on from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from acls.calibrators import Calibrator, make_calibrator
+from acls.calls import Call, parse_calls
+from acls.errors import InputError
+from acls.evaluation import Evaluation, Worth
+from acls.losses.naming import name_losses
+from acls.metrics.bins import BINS
+from acls.metrics.intervals import REPLICATES
+from acls.options import to_plain
+from acls.predictions import Predictions
+from acls.recipes import LossOptions, Recipe, load_recipe
+from acls.shapes import IGNORE_INDEX
+from acls.study.engine import Engine
+from acls.study.locks import hold
+from acls.study.progress import Progress
+from acls.study.store import Number, Row, Store
+from acls.train import RunFolder, TrainingStopped, fit, resume
+from acls.train.session import build_loss
+
+NONE = "none"
+_FREE = ("loss", "seed", "log", "figures")
+"""Settings in which the runs of a study may differ."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One method with one seed: what to train, where, and after which post-hoc methods to measure."""
+
+    recipe: Recipe
+    method: str
+    folder: str
+    """Of the study, absolute: a worker may have another working folder."""
+    run: str
+    posthoc: tuple[Call, ...]
+    """`NONE` for the network as it is."""
+
+    @property
+    def path(self) -> RunFolder:
+        return RunFolder(Path(self.folder, self.run))
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A cell whose training cannot go on, and why."""
+
+    method: str
+    seed: int
+    why: str
+
+
+def plan(folder: str | Path, recipe: Recipe, methods: str, seeds: Iterable[int], posthoc: str = NONE) -> list[Cell]:
+    """The cells of a study, seed by seed, so that a study broken off has compared all methods on some.
+
+    ``methods`` is written as for `acls.losses.naming`, ``posthoc`` as ``"temperature, ETS(objective=nll)"``; the
+    network as it is always is measured.
+    """
+    calibrators = [call for call in parse_calls(posthoc, "calibrators", "temperature, ETS") if call.name != NONE]
+    after = (Call(NONE), *{calibrator_name(call): call for call in calibrators}.values())
+    losses = {}
+    for call in name_losses(methods):
+        fields = {name: value.plain() if isinstance(value, Call) else value for name, value in call.fields.items()}
+        options = replace(recipe.loss, name=call.name, fields=fields)
+        losses[method_name(options)] = options
+    return [
+        Cell(
+            replace(recipe, loss=options, seed=seed),
+            method,
+            str(Path(folder).absolute()),
+            f"runs/{re.sub(r'[^A-Za-z0-9.=_]+', '-', method).strip('-')}-{seed}",
+            after,
+        )
+        for seed in seeds
+        for method, options in losses.items()
+    ]
+
+
+def run_study(
+    cells: Sequence[Cell], engine: Engine, *, wait: bool = False, progress: Progress | None = None
+) -> list[Failed]:
+    """Work off what is not stored yet, store it, and return the cells that failed."""
+    store = Store(cells[0].folder, create=True)
+    failed = []
+    with store.lock(wait=wait), progress or Progress(show=False) as told:
+        _check_settings(cells, store.rows())
+        rest = missing(cells, store.rows())
+        told.start(rest)
+        with closing(engine.map(run_cell, rest)) as results:
+            for number, result in results:
+                if isinstance(result, Failed):
+                    failed.append(result)
+                else:
+                    store.add(*result)
+                told.finish(rest[number])
+    return failed
+
+
+def missing(cells: Iterable[Cell], rows: Iterable[Row]) -> list[Cell]:
+    """The cells with what is not stored of them."""
+    stored = {row.key for row in rows}
+    rest = []
+    for cell in cells:
+        left = tuple(call for call in cell.posthoc if _blank(cell, call).key not in stored)
+        if left:
+            rest.append(replace(cell, posthoc=left))
+    return rest
+
+
+def chosen(cells: Sequence[Cell], rows: Iterable[Row]) -> list[Row]:
+    """The stored rows of the cells: those of one post-hoc method together, methods in the order of the cells."""
+    stored = {row.key: row for row in rows}
+    methods = list(dict.fromkeys(cell.method for cell in cells))
+    wanted = [_blank(cell, call) for cell in cells for call in cell.posthoc]
+    posthocs = list(dict.fromkeys(row.posthoc for row in wanted))
+    wanted.sort(key=lambda row: (posthocs.index(row.posthoc), methods.index(row.method), row.seed))
+    return [stored[row.key] for row in wanted if row.key in stored]
+
+
+def run_cell(cell: Cell) -> list[Row] | Failed:
+    """Train, or go on training, and measure."""
+    folder = cell.path
+    folder.path.mkdir(parents=True, exist_ok=True)
+    with hold(folder.path / ".lock", wait=True):  # a worker whose study was killed may still be about to end
+        try:
+            if not folder.recipe.exists():
+                fit(cell.recipe, folder.path, show=False)
+            elif not folder.summary.exists():
+                resume(folder.path, show=False)
+        except TrainingStopped as error:
+            return Failed(cell.method, cell.recipe.seed, str(error))
+        return [_measured(cell, call) for call in cell.posthoc]
+
+
+def outputs(folder: str | Path, row: Row) -> Predictions:
+    """The test predictions behind a row, calibrated where it is a row after a post-hoc method."""
+    run = RunFolder(Path(folder, row.run))
+    predictions = Predictions.load(run.predictions("test"))
+    if row.posthoc == NONE:
+        return predictions
+    return _calibrated(Calibrator.load(_calibrator_file(run, row.posthoc)), predictions)
+
+
+def evaluated(predictions: Predictions) -> Evaluation:
+    """Count predictions; rows of one image stay together when resampling."""
+    evaluation = Evaluation(by_image=predictions.image is not None)
+    evaluation.add(predictions)
+    return evaluation
+
+
+def numbers(worth: Worth) -> dict[str, Number]:
+    """Every metric with its interval and its noise floor."""
+    found: dict[str, Number] = {}
+    for name, value in worth.summary.items():
+        if name != "n" and not name.endswith("_bound"):
+            interval, floor = worth.intervals.get(name), worth.floors.get(name)
+            found[name] = {
+                "value": value,
+                "low": interval.low if interval else None,
+                "high": interval.high if interval else None,
+                "floor": floor.mean if floor else None,
+                "floor_high": floor.high if floor else None,
+            }
+    return found
+
+
+def protocol(recipe: Recipe) -> dict[str, Any]:
+    """How the numbers of a recipe's runs are computed: two can be compared where this is the same."""
+    return {
+        "split": "test",
+        "bins": BINS,
+        "edges": "(lo, hi]",
+        "pooled": True,
+        "positions": f"all labelled samples; of label maps, {recipe.pixels} labelled pixels each",
+        "background": "counted",
+        "checkpoint": f"best validation {recipe.select}",
+        "calibrated on": "validation",
+    }
+
+
+def method_name(options: LossOptions) -> str:
+    """A loss as one would write it, with the fields that differ from its own defaults."""
+    return repr(build_loss(options, ignore_index=IGNORE_INDEX)).removesuffix("()")
+
+
+def calibrator_name(call: Call) -> str:
+    """A calibrator as one would write it; `NONE` for none."""
+    return NONE if call.name == NONE else repr(_make(call)).removesuffix("()")
+
+
+def _make(call: Call) -> Calibrator:
+    try:
+        return make_calibrator(call.name, **call.fields)
+    except TypeError as error:  # an unknown field
+        raise InputError(str(error)) from None
+
+
+def _blank(cell: Cell, call: Call) -> Row:
+    """The row of a cell before anything is measured."""
+    settings = {"recipe": to_plain(cell.recipe)}
+    name, told = cell.recipe.name, protocol(cell.recipe)
+    return Row(cell.method, cell.recipe.seed, name, calibrator_name(call), "test", 0, {}, told, 0.0, cell.run, settings)
+
+
+def _measured(cell: Cell, call: Call) -> Row:
+    folder, blank = cell.path, _blank(cell, call)
+    test = Predictions.load(folder.predictions("test"))
+    summary = json.loads(folder.summary.read_text(encoding="utf-8"))
+    if call.name != NONE:
+        val = Predictions.load(folder.predictions("val"))
+        assert val.scores is not None
+        calibrator = _make(call).fit(val.scores, val.labels, group=val.image)
+        calibrator.save(_calibrator_file(folder, blank.posthoc))
+        test = _calibrated(calibrator, test)
+    worth = evaluated(test).worth(REPLICATES)
+    metrics = numbers(worth)
+    if call.name == NONE:
+        for name in ("miou", "miou_foreground"):  # of whole label maps, which the saved predictions are a part of
+            if name in summary["test"]:
+                metrics[name] = Number(value=summary["test"][name], low=None, high=None, floor=None, floor_high=None)
+    with open(folder.metrics, encoding="utf-8", newline="") as file:
+        seconds = sum(float(row["seconds"]) for row in csv.DictReader(file))
+    settings = {**blank.settings, "loss": summary["loss"]}
+    return replace(blank, n=worth.n, metrics=metrics, seconds=seconds, settings=settings)
+
+
+def _calibrated(calibrator: Calibrator, predictions: Predictions) -> Predictions:
+    assert predictions.scores is not None
+    return replace(predictions, scores=calibrator(predictions.scores), kind="log_probs")
+
+
+def _calibrator_file(folder: RunFolder, name: str) -> Path:
+    return folder.path / "calibrators" / f"{re.sub(r'[^A-Za-z0-9.=_]+', '-', name).strip('-')}.safetensors"
+
+
+def _check_settings(cells: Sequence[Cell], rows: Sequence[Row]) -> None:
+    """Raise where the folder holds runs with other settings, before anything is trained."""
+    for cell in cells:
+        if cell.path.recipe.exists():
+            _refuse_other(to_plain(load_recipe(cell.path.recipe)), cell)
+    for row in rows:
+        if row.recipe == cells[0].recipe.name:
+            _refuse_other(row.settings["recipe"], cells[0])
+
+
+def _refuse_other(theirs: dict[str, Any], cell: Cell) -> None:
+    there, here = _flat(theirs), _flat(to_plain(cell.recipe))
+    for name in here:
+        if name.split(".")[0] not in _FREE and there.get(name) != here[name]:
+            raise InputError(
+                f"the study in {cell.folder} has runs with {name} {there.get(name)}, but {here[name]} came: "
+                "pass the same settings to go on with it, or another --out"
+            )
+
+
+def _flat(plain: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in plain.items():
+        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return found
