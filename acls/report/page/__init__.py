@@ -1,0 +1,9 @@
+"""The page: one self-contained HTML file about runs, studies or files of predictions, which opens offline."""
+
+from __future__ import annotations
+
+from acls.report.page.build import render, write
+from acls.report.page.sources import of_file, of_path, of_run, of_study
+from acls.report.page.subjects import Mistake, State, Subject
+
+__all__ = ["Mistake", "State", "Subject", "of_file", "of_path", "of_run", "of_study", "render", "write"]

@@ -1,0 +1,218 @@
+"""Putting the page together: one HTML file that needs nothing else, and no network.
+
+The diagrams are SVG drawn by a small script of our own from sums (`acls.report.page.sums`), some 10 kB a network. A
+plotting library would add megabytes to every page (Plotly: 4.8 MB), and know nothing of bins, intervals and floors.
+
+What comes from files, such as the names of methods and classes, is data: it is escaped in HTML, stands in a JSON block
+that no HTML parser can be made to leave, and the script writes it as text only. Should that fail, the page's policy
+runs no script but our own, by its hash, and loads nothing from anywhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import math
+import string
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import acls
+from acls.errors import InputError
+from acls.report.page.sources import of_path
+from acls.report.page.subjects import AS_IS, Line, State, Subject, lines
+from acls.report.page.sums import OFFERED, binned, by_class, short
+from acls.report.page.words import by_method, verdict
+from acls.report.results import METRICS, metric, number, results_table
+from acls.report.tables import Mark, Table
+from acls.storage import write_text
+
+COLUMNS = ("accuracy", "ece", "aece", "classwise_ece", "nll", "brier")
+"""Metrics of the table over seeds."""
+CLASSES = 1000
+"""Rows of classes in all, shared out among the networks: a page stays small with many of either."""
+PICTURES = 2_000_000
+"""Bytes of pictures in all."""
+_CURVES = (
+    "train/loss", "train/accuracy", "val/accuracy", "val/nll", "val/ece", "val/temperature", "val/logit_gap",
+    "val/regulariser_active",
+)  # fmt: skip
+
+Marks = Mapping[tuple[str, str, str], Mark]
+
+
+def write(
+    source: str | Path | Sequence[Subject],
+    path: str | Path,
+    *,
+    title: str | None = None,
+    marks: Marks | None = None,
+) -> None:
+    """Write the page about a run, a study, a file, or subjects that were measured already; whole or not at all."""
+    subjects = of_path(source) if isinstance(source, str | Path) else list(source)
+    named = title or (f"Calibration of {subjects[0].method}" if len(subjects) == 1 else "Calibration report")
+    write_text(path, render(subjects, title=named, marks=marks))
+
+
+def render(subjects: Sequence[Subject], *, title: str, marks: Marks | None = None) -> str:
+    """The page as text."""
+    if not subjects:
+        raise InputError("a page needs at least one run or file")
+    script, style, frame = (_resource(name) for name in ("page.js", "page.css", "page.html"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    all_lines = lines(list(subjects))
+    now = datetime.now(timezone.utc)
+    return string.Template(frame).substitute(
+        title=html.escape(title),
+        digest=digest,
+        style=style,
+        verdict=_sentences(verdict(subjects)),
+        results=_titled(results_table(all_lines, _present(all_lines), marks=marks)),
+        runs=_titled(_runs_table(all_lines)),
+        version=html.escape(acls.__version__),
+        date=f"{now:%Y-%m-%d %H:%M} UTC",
+        data=embedded(_data(subjects)),
+        script=script,
+    )
+
+
+def embedded(value: Any) -> str:
+    """JSON that can stand inside a script element: no text in it can end the element or open a comment."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _resource(name: str) -> str:
+    return (files("acls.report.page") / name).read_text(encoding="utf-8")
+
+
+def _sentences(sentences: Sequence[str]) -> str:
+    return "\n".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences)
+
+
+def _titled(table: Table) -> str:
+    return table.html().replace("<table>", '<table class="sortable">', 1)
+
+
+def _present(all_lines: Sequence[Line]) -> list[str]:
+    return [name for name in COLUMNS if any(number(line, name) is not None for line in all_lines)]
+
+
+def _runs_table(all_lines: Sequence[Line]) -> Table:
+    """Every network in every state with its intervals and floors."""
+    names = _present(all_lines)
+    titles = [title for name in names for title in _columns(name)]
+    table = Table(["method", "seed", "post-hoc", *titles, "n"], align="lrl")
+    for line in all_lines:
+        cells = [cell for name in names for cell in _cells(name, line.metrics.get(name, {}))]
+        table.add(line.method, "" if line.seed is None else str(line.seed), line.posthoc, *cells, str(line.n))
+    return table
+
+
+def _columns(name: str) -> list[str]:
+    return [metric(name).title, "95 % interval", "noise floor"] if name == "ece" else [metric(name).title]
+
+
+def _cells(name: str, found: Mapping[str, float | None]) -> list[str]:
+    shown = metric(name)
+    value, low, high, floor = (found.get(part) for part in ("value", "low", "high", "floor"))
+    cells = ["" if value is None else shown.show(value)]
+    if name == "ece":
+        interval = "" if low is None or high is None else f"{shown.show(low)} – {shown.show(high)}"
+        cells += [interval, "" if floor is None else shown.show(floor)]
+    return cells
+
+
+def _data(subjects: Sequence[Subject]) -> dict[str, Any]:
+    pictures = _Pictures()
+    most = max(10, CLASSES // sum(len(subject.states) for subject in subjects))
+    return {
+        "bins": OFFERED,
+        "asIs": AS_IS,
+        "metrics": {name: [shown.title, shown.scale, shown.decimals] for name, shown in METRICS.items()},
+        "subjects": [_subject(subject, most, pictures) for subject in subjects],
+        "methods": list(by_method(subjects)),
+        "pictures": pictures.addresses,
+    }
+
+
+def _subject(subject: Subject, most: int, pictures: _Pictures) -> dict[str, Any]:
+    return {
+        "method": subject.method,
+        "seed": subject.seed,
+        "source": subject.source,
+        "names": subject.names,
+        "byImage": subject.by_image,
+        "states": [_state(state, most) for state in subject.states],
+        "mistakes": [
+            {
+                "row": one.row,
+                "image": one.image,
+                "label": one.label,
+                "predicted": one.predicted,
+                "confidence": short(one.confidence),
+                "picture": pictures.place(subject.pictures.get(one.row if one.image is None else one.image)),
+            }
+            for one in subject.mistakes
+        ],
+        "curves": _curves(subject),
+        "settings": subject.settings,
+        "environment": subject.environment,
+    }
+
+
+def _state(state: State, most: int) -> dict[str, Any]:
+    suite = state.suite
+    return {
+        "name": state.name,
+        "n": state.n,
+        "temperature": None if state.temperature is None else short(state.temperature),
+        "note": state.note,
+        "protocol": state.protocol,
+        "numbers": {
+            name: [None if value is None else short(value) for value in found.values()]
+            for name, found in state.numbers.items()
+            if name in METRICS
+        },
+        "binned": None if suite is None else binned(suite.confidences),
+        "classes": [] if suite is None or suite.classwise is None else by_class(suite.classwise, most),
+    }
+
+
+def _curves(subject: Subject) -> dict[str, list[float | None]]:
+    if not subject.history:
+        return {}
+    names = [name for name in _CURVES if name in subject.history[0]]
+    curves = {name: [_finite(row.get(name)) for row in subject.history] for name in names}
+    return {"epoch": [short(row["epoch"] + 1) for row in subject.history], **curves}
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(f"{value:.5g}")
+
+
+class _Pictures:
+    """Each picture once, however many networks got it wrong, and no more than a page can carry."""
+
+    def __init__(self) -> None:
+        self.addresses: list[str] = []
+        self._places: dict[str, int] = {}
+        self._left = PICTURES
+
+    def place(self, address: str | None) -> int | None:
+        if address is None:
+            return None
+        if address not in self._places:
+            if len(address) > self._left:
+                return None
+            self._left -= len(address)
+            self._places[address] = len(self.addresses)
+            self.addresses.append(address)
+        return self._places[address]

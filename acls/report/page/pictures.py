@@ -1,0 +1,94 @@
+"""The pictures of samples, where they are at hand: in a run's data set, or in files that the user names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from acls.data import load
+from acls.data.parts import InMemory, OnDisk, Part
+from acls.errors import InputError, require
+from acls.recipes import Recipe
+from acls.report.page.png import data_address
+
+Picture = Callable[[int], "NDArray[np.uint8] | None"]
+"""Gives the picture of the sample with that number, or None."""
+_SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp"}
+
+
+def addresses(picture: Picture | None, numbers: Iterable[int]) -> dict[int, str]:
+    """The data addresses of the samples that have a picture."""
+    if picture is None:
+        return {}
+    found = {number: picture(number) for number in dict.fromkeys(numbers)}
+    return {number: data_address(pixels) for number, pixels in found.items() if pixels is not None}
+
+
+def of_recipe(recipe: Recipe, part: str = "test") -> Picture | None:
+    """The pictures of a recipe's data; None where the data is not at hand or holds none."""
+    try:
+        chosen: Part = getattr(load(recipe.data, seed=recipe.seed), part)
+    except (InputError, ImportError, OSError):  # a report can do without the data that a run was trained on
+        return None
+    return lambda number: _from_part(chosen, number)
+
+
+def of_files(path: str | Path) -> Picture:
+    """Pictures that the user names, in the order of the predictions' rows.
+
+    A ``.npy`` or ``.npz`` file (with one array) of ``(n, H, W)``, ``(n, H, W, 3)`` or ``(n, 3, H, W)``, or a folder
+    of picture files, taken in the order of their names.
+    """
+    path = Path(path)
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in _SUFFIXES)
+        if not files:
+            raise InputError(f"{path} holds no pictures: .png, .jpg, .webp or .bmp files are called for")
+        return lambda number: _read(files[number]) if number < len(files) else None
+    if path.suffix not in (".npy", ".npz") or not path.is_file():
+        raise InputError(f"{path} holds no pictures: name a folder of them, or a .npy or .npz file")
+    try:
+        loaded: Any = np.load(path, mmap_mode="r", allow_pickle=False)
+        arrays = [loaded] if path.suffix == ".npy" else [loaded[name] for name in loaded.files]
+    except (ValueError, OSError) as error:
+        raise InputError(f"cannot read pictures from {path}: {error}") from error
+    shapes = [array for array in arrays if array.ndim >= 3]
+    if len(shapes) != 1:
+        raise InputError(f"{path} holds {len(shapes)} arrays of pictures, (n, H, W) or (n, H, W, 3); one is called for")
+    return lambda number: _bytes(shapes[0][number]) if number < len(shapes[0]) else None
+
+
+def _from_part(part: Part, number: int) -> NDArray[np.uint8] | None:
+    if number >= len(part):
+        return None
+    at = int(part.chosen[number])
+    if isinstance(part.source, InMemory):
+        x = part.source.x[at]
+        return _bytes(x.numpy()) if x.ndim == 3 else None
+    if isinstance(part.source, OnDisk):
+        return _bytes(np.asarray(part.source.read(at)[0].convert("RGB")))
+    return None
+
+
+def _read(file: Path) -> NDArray[np.uint8] | None:
+    with require("PIL.Image", extra="vision").open(file) as image:
+        return _bytes(np.asarray(image.convert("RGB")))
+
+
+def _bytes(picture: NDArray[Any]) -> NDArray[np.uint8] | None:
+    """Grey or colour bytes, channels last; floats are stretched from their own least to their largest value."""
+    picture = np.asarray(picture)
+    if picture.ndim == 3 and picture.shape[0] in (1, 3) and picture.shape[2] not in (1, 3):
+        picture = np.moveaxis(picture, 0, 2)
+    if picture.ndim == 3 and picture.shape[2] == 1:
+        picture = picture[..., 0]
+    if picture.ndim not in (2, 3) or (picture.ndim == 3 and picture.shape[2] != 3):
+        return None
+    if picture.dtype != np.uint8:
+        low, high = float(picture.min()), float(picture.max())
+        picture = ((picture - low) * (255 / (high - low or 1.0))).round().astype(np.uint8)
+    return picture

@@ -1,0 +1,117 @@
+"""What a page is about: networks, each as it is and after post-hoc calibration, measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from acls.evaluation import Worth
+from acls.metrics import Suite
+
+AS_IS = "none"
+"""The name of a network's outputs as they are, as in the store of a study."""
+
+Numbers = dict[str, dict[str, float | None]]
+"""By metric: value, low, high, floor, floor_high; None where there is no such thing."""
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A wrong prediction."""
+
+    row: int
+    """Its place in the data."""
+    label: int
+    predicted: int
+    confidence: float
+    image: int | None = None
+
+
+@dataclass(frozen=True)
+class State:
+    """A network's outputs as they are, or after a post-hoc method."""
+
+    name: str
+    numbers: Numbers
+    n: int
+    suite: Suite | None = None
+    """The sums that diagrams are drawn from, where there are outputs."""
+    temperature: float | None = None
+    note: str = ""
+    """How the numbers came about, where a reader would ask."""
+    protocol: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One network: a run, a cell of a study, or a file of predictions."""
+
+    method: str
+    seed: int | None
+    source: str
+    states: tuple[State, ...]
+    """The first is the network as it is."""
+    names: tuple[str, ...] = ()
+    """Of the classes, where they are known."""
+    by_image: bool = False
+    """Whether rows are pixels, so that intervals are over images and the noise floor is too low."""
+    mistakes: tuple[Mistake, ...] = ()
+    pictures: Mapping[int, str] = field(default_factory=dict)
+    """Data addresses of the mistakes' pictures, by row or, for pixels, by image."""
+    history: tuple[Mapping[str, float], ...] = ()
+    """A row an epoch, as in metrics.csv."""
+    settings: str = ""
+    """The recipe as text."""
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def as_is(self) -> State:
+        return self.states[0]
+
+    def after(self, name: str) -> State | None:
+        """The state after that post-hoc method, if it is there."""
+        return next((state for state in self.states[1:] if state.name == name), None)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A state as a table wants it: see `acls.report.results.Result`."""
+
+    method: str
+    posthoc: str
+    seed: int | None
+    n: int
+    metrics: Numbers
+    protocol: Mapping[str, Any]
+
+
+def lines(subjects: list[Subject]) -> list[Line]:
+    """Every state of every subject, for the tables."""
+    return [
+        Line(subject.method, state.name, subject.seed, state.n, state.numbers, state.protocol)
+        for subject in subjects
+        for state in subject.states
+    ]
+
+
+def numbers_of(worth: Worth) -> Numbers:
+    """The metrics of a `Worth` with their intervals and floors."""
+    found: Numbers = {}
+    for name, value in worth.summary.items():
+        if name == "n" or name.endswith("_bound"):
+            continue
+        interval, floor = worth.intervals.get(name), worth.floors.get(name)
+        found[name] = {
+            "value": _finite(value),
+            "low": _finite(interval.low) if interval else None,
+            "high": _finite(interval.high) if interval else None,
+            "floor": _finite(floor.mean) if floor else None,
+            "floor_high": _finite(floor.high) if floor else None,
+        }
+    return found
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,84 @@
+"""The sums behind interactive diagrams: every number of bins that the page offers, counted here, exactly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from acls.metrics.bins import edges
+from acls.metrics.classwise import ClasswiseBins
+from acls.metrics.quantiles import Confidences
+
+OFFERED = (5, 10, 15, 20, 25, 30, 50)
+"""Numbers of bins that a reader can choose."""
+
+Array = NDArray[np.float64]
+
+
+def binned(found: Confidences) -> dict[str, dict[int, dict[str, list[float]]]]:
+    """Counts, sums of confidence and hits, for bins of equal width and of equal mass, of each number offered.
+
+    The ECE of the former is `Bins.ece`, that of the latter `aece`: the same edges, the same split of ties. Beyond the
+    number of samples that `Confidences` keeps one by one, a bin's edge may cut one of its fine cells: the cell goes to
+    the bin of its mean, or is shared out.
+    """
+    cells = found.cells()
+    count, confidence, right = (part[0].double().cpu().numpy() for part in (cells.count, cells.confidence, cells.right))
+    mean = confidence / np.maximum(count, 1)
+    reached = [np.concatenate([[0.0], np.cumsum(part)]) for part in (count, confidence, right)]
+    precision = found.parts[0] if found.parts else torch.zeros(0, dtype=torch.float64)
+    total = found.n
+    width, mass = {}, {}
+    for bins in OFFERED:
+        edge = edges(bins, precision[:0]).double().numpy()
+        at = np.searchsorted(mean, edge, side="right")
+        at[0], at[-1] = 0, len(mean)  # 0 is in the first bin, and rounding puts nothing beyond the last
+        width[bins] = _rows([part[at] for part in reached], edge)
+        split = np.array([b * (total // bins) + min(b, total % bins) for b in range(bins + 1)], dtype=np.float64)
+        ends = _ends(mean, np.searchsorted(reached[0], split, side="left"))
+        mass[bins] = _rows([np.interp(split, reached[0], part) for part in reached], ends)
+    return {"width": width, "mass": mass}
+
+
+def by_class(found: ClasswiseBins, most: int) -> list[dict[str, Any]]:
+    """The bins of each class's probability; of more than ``most`` classes, those with the largest classwise ECE."""
+    ece = found.ece_by_class()
+    order = ece.argsort(descending=True)[:most].sort().values.tolist()
+    return [
+        {
+            "class": k,
+            "ece": short(float(ece[k])),
+            "labels": int(found.events[k].sum()),
+            "expected": short(float(found.probability[k].sum())),
+            "count": found.samples[k].tolist(),
+            "confidence": [short(value) for value in found.probability[k].tolist()],
+            "right": found.events[k].tolist(),
+        }
+        for k in order
+    ]
+
+
+def short(value: float) -> float:
+    """A number with seven digits: what a page shows, and no more."""
+    rounded = float(f"{value:.7g}")
+    return int(rounded) if rounded.is_integer() else rounded
+
+
+def _rows(reached: list[Array], edge: Array) -> dict[str, list[float]]:
+    """What the sums gain from edge to edge."""
+    names = ("count", "confidence", "right")
+    rows = {name: [short(value) for value in np.diff(part)] for name, part in zip(names, reached, strict=True)}
+    return {"edge": [short(value) for value in edge], **rows}
+
+
+def _ends(mean: Array, index: NDArray[np.int64]) -> Array:
+    """Where bins of equal mass meet: midway between the samples on both sides of the split."""
+    if len(mean) == 0:
+        return np.linspace(0, 1, len(index))
+    left, right = mean[np.clip(index - 1, 0, None)], mean[np.clip(index, None, len(mean) - 1)]
+    ends: Array = (left + right) / 2
+    ends[0], ends[-1] = mean[0], mean[-1]
+    return ends
