@@ -19,6 +19,7 @@ LAYERS = [
     {"train"},
     {"study"},
     {"report"},
+    {"reproduce"},
     {"integrations", "cli", "__main__"},
 ]
 HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}

@@ -22,6 +22,7 @@ COMMANDS = {
     "evaluate": "measure calibration: every metric with its interval, noise floor and n",
     "calibrate": "fit post-hoc calibrators, judge them by cross-validation, recommend and save one",
     "apply": "apply a saved calibrator to predictions",
+    "compare": "train and compare methods over seeds, or compare saved predictions",
     "doctor": "say what looks wrong with a file of predictions",
 }
 

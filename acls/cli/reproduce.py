@@ -1,0 +1,85 @@
+"""Reproduce a table or figure of the paper: train what it needs, and set our numbers beside the paper's.
+
+Each claim gets a verdict from our own runs: reproduced, not reproduced, or cannot be told at this n. ``--scale mini``
+trains CPU-sized siblings on the data that is at hand, and on embedded data where there is none; ``--scale paper``
+follows the full protocols. Runs are shared between the tables, and what is finished is never trained again. Any setting
+of the recipes can be changed, as in ``--epochs 5``.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from acls.cli.settings import add_settings, settings_of
+from acls.errors import InputError, suggest
+from acls.options import leaves
+from acls.recipes import Recipe
+
+NAMES = ("table1", "table2", "table3", "table4", "table5", "table6", "tableA", "tableB",
+         "figure1", "figure2", "figure3", "figureA", "statistics")  # fmt: skip
+
+EXAMPLE = """\
+examples:
+  acls reproduce figure1 table2
+  acls reproduce table5 --data tiny_imagenet=tiny_imagenet_20c.zip --seeds 3
+  acls reproduce all --scale mini --seeds 2 --epochs 2
+  acls reproduce table3 --scale paper --data cifar10=DIR --data tiny_imagenet=DIR --data imagenet=DIR
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("names", nargs="+", metavar="NAME", help=f"all, or of {', '.join(NAMES)}")
+    parser.add_argument(
+        "--scale", choices=("mini", "paper"), default="mini", help="CPU-sized siblings, or the full protocols"
+    )
+    parser.add_argument(
+        "--data", action="append", default=[], metavar="NAME=PATH", help="where a data set is; repeatable"
+    )
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each method")
+    parser.add_argument("--out", default="reproduced", metavar="DIR", help="folder of the runs, tables and figures")
+    parser.add_argument("--engine", default="local", help="local, or ray for a cluster")
+    parser.add_argument("--address", help="of the Ray cluster")
+    parser.add_argument("--workers", type=int, help="runs at a time; by default one a core")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar, no tables")
+    fixed = ("seed", "data.name", "data.root", "model.name")
+    known = {name: leaf for name, leaf in leaves(Recipe).items() if name not in fixed and not name.startswith("loss.")}
+    add_settings(parser, known, short={})
+
+
+def run(args: argparse.Namespace) -> int:
+    """Work off the names in the order given."""
+    from pathlib import Path
+
+    from acls.reproduce import Setup, reproduce
+    from acls.study.engine import make_engine
+
+    names = list(NAMES) if args.names == ["all"] else args.names
+    for name in names:
+        if name not in NAMES:
+            raise InputError(f"the paper has no {name!r} here{suggest(name, [*NAMES, 'all'])}")
+    roots = {}
+    for given in args.data:
+        name, found, path = given.partition("=")
+        if not found:
+            raise InputError(f"--data {given}: write NAME=PATH, as in cifar10=cifar10_train.zip")
+        roots[name] = path
+    if args.seeds < 1:
+        raise InputError("--seeds must be 1 or more")
+    setup = Setup(
+        Path(args.out),
+        make_engine(args.engine, workers=args.workers, address=args.address),
+        scale=args.scale,
+        roots=roots,
+        seeds=tuple(range(1, args.seeds + 1)),
+        settings=settings_of(args),
+        show=not args.quiet,
+    )
+    failed = False
+    for name in names:
+        result = reproduce(name, setup)
+        failed |= bool(result.failed)
+        if not args.quiet:
+            print(result.text())
+        print(f"{name}: {setup.out / f'{name}.md'}" + "".join(f", {file}" for file in result.files))
+    return int(failed)
