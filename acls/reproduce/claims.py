@@ -61,9 +61,8 @@ def judge(claim: Claim, lower: Sequence[Row], higher: Sequence[Row]) -> Judged |
         if one is None or other is None or one["value"] is None or other["value"] is None:
             continue
         differences.append(one["value"] - other["value"])
-        for number in (one, other):
-            if number["low"] is not None and number["high"] is not None:
-                widths.append((number["high"] - number["low"]) / (2 * _NORMAL))
+        ends = [(number["low"], number["high"]) for number in (one, other)]
+        widths += [(high - low) / (2 * _NORMAL) for low, high in ends if low is not None and high is not None]
     if not differences:
         return None
     n = len(differences)

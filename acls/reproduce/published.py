@@ -144,6 +144,12 @@ TABLE_6 = {
     }
 }
 
+
+def _cell(text: str) -> Published:
+    accuracy, ece = (None if word == "-" else float(word) for word in text.split("/"))
+    return Published(accuracy, ece, None)
+
+
 LAMBDA_1 = (0.0, 0.05, 0.1, 0.15)
 LAMBDA_2 = (0.0, 0.005, 0.01, 0.015)
 _GRID = """
@@ -154,7 +160,7 @@ _GRID = """
 """
 TABLE_A = {
     "tiny_imagenet_resnet50": {
-        f"λ1 {first:g}, λ2 {second:g}": Published(*(None if w == "-" else float(w) for w in cell.split("/")), None)
+        f"λ1 {first:g}, λ2 {second:g}": _cell(cell)
         for first, line in zip(LAMBDA_1, _GRID.strip().splitlines(), strict=True)
         for second, cell in zip(LAMBDA_2, line.split(), strict=True)
     }

@@ -18,7 +18,7 @@ from acls.report.results import metric
 from acls.report.tables import Table
 from acls.reproduce import published
 from acls.reproduce.claims import Judged, judge
-from acls.reproduce.experiments import EXPERIMENTS, LINES, MARGINS, Experiment, Line
+from acls.reproduce.experiments import EMBEDDED, EXPERIMENTS, LINES, MARGINS, Experiment, Line
 from acls.reproduce.runs import Setup, Study, studies
 from acls.shapes import IGNORE_INDEX
 from acls.storage import write_text
@@ -69,9 +69,7 @@ def _table(name: str, setup: Setup) -> Reproduced:
         rows = {label: study.rows(label, experiment.split) for label in experiment.lines}
         result.parts.append(f"## {study.recipe.name} (in the paper: {paper})")
         result.parts.append(_beside(experiment, paper, rows).markdown())
-        judged = [
-            found for claim in experiment.claims if (found := judge(claim, rows[claim.lower], rows[claim.higher]))
-        ]
+        judged = [one for claim in experiment.claims if (one := judge(claim, rows[claim.lower], rows[claim.higher]))]
         result.judged += [(study.recipe.name, one) for one in judged]
         result.parts.append(_verdicts(judged).markdown())
         if name == "tableA":
@@ -104,12 +102,16 @@ def _beside(experiment: Experiment, paper: str, rows: dict[str, list[Row]]) -> T
 
 
 def _mean(rows: Sequence[Row], name: str) -> str:
-    values = [row.metrics[name]["value"] for row in rows if name in row.metrics]
-    known = [value for value in values if value is not None]
+    known = _values(rows, name)
     if not known:
         return "-"
     told = metric(name).show(statistics.fmean(known))
     return told if len(known) == 1 else f"{told} ± {metric(name).show(statistics.stdev(known))}"
+
+
+def _values(rows: Sequence[Row], name: str) -> list[float]:
+    values = [row.metrics[name]["value"] for row in rows if name in row.metrics]
+    return [value for value in values if value is not None]
 
 
 def _interval(of: Sequence[Number]) -> str:
@@ -132,13 +134,12 @@ def _verdicts(judged: Sequence[Judged]) -> Table:
 def _note_scale(result: Reproduced, setup: Setup, papers: Iterable[str]) -> None:
     if setup.scale == "paper":
         return
-    left = [paper for paper in papers if setup.recipe(paper) is None]
-    recipes = [found for paper in papers if (found := setup.recipe(paper)) is not None]
+    recipes = {paper: setup.recipe(paper) for paper in papers}
     note = "A CPU-sized experiment: its numbers are to be compared with each other, not with the paper's."
-    for stand_in in dict.fromkeys(
-        recipe.name for recipe in recipes if recipe.data.name.startswith(("digits", "synth"))
-    ):
+    names = dict.fromkeys(recipe.name for recipe in recipes.values() if recipe is not None)
+    for stand_in in [name for name in names if name in EMBEDDED.values()]:
         note += f" {stand_in} stands in for data that is not at hand (--data NAME=PATH)."
+    left = [paper for paper, recipe in recipes.items() if recipe is None]
     if left:
         note += f" Left out, as they have no sibling of this size: {', '.join(left)}."
     result.parts.append(note)
@@ -146,29 +147,26 @@ def _note_scale(result: Reproduced, setup: Setup, papers: Iterable[str]) -> None
 
 def _draw_grid(result: Reproduced, setup: Setup, rows: dict[str, list[Row]]) -> None:
     values = {
-        (first, second): [
-            value for row in rows[f"λ1 {first:g}, λ2 {second:g}"] if (value := row.metrics["ece"]["value"]) is not None
-        ]
+        (first, second): found
         for first in published.LAMBDA_1
         for second in published.LAMBDA_2
+        if (found := _values(rows[f"λ1 {first:g}, λ2 {second:g}"], "ece"))
     }
     drawn, (ax,) = canvas()
-    heatmap.draw(heatmap.prepare({pair: found for pair, found in values.items() if found}), ax)
+    heatmap.draw(heatmap.prepare(values), ax)
     _saved(result, setup, drawn)
 
 
-def _table2(name: str, setup: Setup) -> Reproduced:
+def _table2(name: str, _: Setup) -> Reproduced:
     result = Reproduced(name, "Table 2: each method as label smoothing, corrected")
-    shown = Table(
-        ["method", "type", "pivot", "f at the pivot", "C at the pivot", "f elsewhere", "C elsewhere"], align="l" * 7
-    )
+    header = ["method", "type", "pivot", "f at the pivot", "C at the pivot", "f elsewhere", "C elsewhere"]
+    shown = Table(header, align="l" * len(header))
     for row in table(kind() for kind in REGISTRY.values()):
-        shown.add(
-            row.method.removesuffix("()"), row.kind, row.pivot, row.f_pivot, row.c_pivot, row.f_others, row.c_others
-        )
+        sides = (row.f_pivot, row.c_pivot, row.f_others, row.c_others)
+        shown.add(row.method.removesuffix("()"), row.kind, row.pivot, *sides)
     result.parts += [
-        "The label is lowered by f C at the pivot (ŷ the predicted, y the true class) and raised by f C elsewhere. What the "
-        "paper's own table has wrong, and the tests that show it, are in the errata.",
+        "The label is lowered by f C at the pivot (ŷ the predicted, y the true class) and raised by f C elsewhere. What "
+        "the paper's own table has wrong, and the tests that show it, are in the errata.",
         shown.markdown(),
     ]
     return result
@@ -195,6 +193,7 @@ def _figure2(name: str, setup: Setup) -> Reproduced:
             rows = study.rows(label)
             if rows:
                 suite = evaluated(study.predictions(rows[0], label)).suite
+                assert suite is not None  # there are predictions
                 reliability.draw(reliability.prepare(suite.bins.reliability()), ax)
             ax.set_title(label)
         _saved(result, setup, drawn, study.recipe.name)
@@ -238,8 +237,7 @@ def _figure_a(name: str, setup: Setup) -> Reproduced:
                 shown.add(f"{m:g}", _mean(found, "accuracy"), _mean(found, "ece"), _interval(ece), str(len(found)))
         result.parts.append(shown.markdown())
         drawn, (ax,) = canvas(height=2.6)
-        values = {m: [row.metrics["ece"]["value"] for row in found] for m, found in rows.items() if found}
-        margins.draw(margins.prepare({"ACLS": values}), ax)
+        margins.draw(margins.prepare({"ACLS": {m: _values(found, "ece") for m, found in rows.items() if found}}), ax)
         _saved(result, setup, drawn, study.recipe.name)
     return result
 
