@@ -81,7 +81,6 @@ def own(logits: torch.Tensor, target: torch.Tensor) -> dict[str, Callable[[], ob
 
 
 def times(turns: int) -> bool:
-    torch.set_num_threads(1)
     kept = True
     for n, k in SIZES:
         logits, target = predictions(n, k)
@@ -112,7 +111,7 @@ def stream(positions: int, batch: int = 200_000, k: int = 21) -> bool:
         peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
         if (number + 1) % max(1, batches // 10) == 0:
             seconds = time.perf_counter() - start
-            print(f"  {(number + 1) * batch:>11d} positions  peak {peaks[-1]:7.1f} MB  {seconds:6.1f} s")
+            print(f"  {(number + 1) * batch:>11d} positions  peak {peaks[-1]:7.1f} MB  {seconds:6.1f} s", flush=True)
     assert total is not None
     saved = sum(tensor.nbytes for tensor in total.tensors().values()) / 2**20
     summary = total.summary()
@@ -129,6 +128,7 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=9)
     args = parser.parse_args()
     warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
     return 0 if (stream(args.positions) if args.stream else times(args.turns)) else 1
 
 

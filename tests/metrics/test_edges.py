@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acls.errors import InputError
@@ -28,6 +28,7 @@ def test_a_confidence_on_an_edge_is_in_the_bin_below(bins, dtype):
     assert bin_of(edges[:1], bins).tolist() == [0]
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1, width=32), min_size=1, max_size=50), st.integers(1, 60))
 def test_bins_are_those_of_a_search(values, bins):
     confidence = torch.tensor(values)
@@ -158,6 +159,7 @@ def test_cells_are_in_order_and_within_their_edges():
 
 @pytest.mark.parametrize("cells", [16, 64, 1024])
 @pytest.mark.parametrize("ties", [False, True])
+@settings(deadline=None, max_examples=50)
 @given(seed=st.integers(0, 10_000), n=st.integers(1, 400))
 def test_the_exact_value_is_within_the_bound(cells, ties, seed, n):
     """The proof, tried: order metrics from coarse histograms never leave their bound."""
