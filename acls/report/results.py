@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from acls.errors import InputError
 from acls.report.tables import Mark, Table, spread
+from acls.study.ranking import Ranked
 
 COLUMNS = ("accuracy", "ece", "aece", "nll")
 """Metrics that a table shows unless told otherwise."""
@@ -28,6 +29,7 @@ class Metric:
 METRICS = {
     "accuracy": Metric("accuracy %"),
     "ece": Metric("ECE %"),
+    "ece_floor": Metric("floor %"),
     "aece": Metric("adaptive ECE %"),
     "classwise_ece": Metric("classwise ECE %"),
     "smece": Metric("SmoothECE %"),
@@ -96,6 +98,16 @@ def results_table(
             if mark is not None:
                 table.marks[len(table.rows) - 1, column] = mark
     return table
+
+
+def marks_of(ranked: Iterable[Ranked]) -> dict[tuple[str, str, str], Mark]:
+    """The marks of a table: best and second where the best differs from the second by more than chance, else none."""
+    marks: dict[tuple[str, str, str], Mark] = {}
+    for one in ranked:
+        if one.significant:
+            marks[one.best, one.posthoc, one.metric] = "best"
+            marks[one.next, one.posthoc, one.metric] = "second"
+    return marks
 
 
 def by_method(rows: Sequence[Result]) -> dict[tuple[str, str], list[Result]]:

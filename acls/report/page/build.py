@@ -16,7 +16,7 @@ import html
 import json
 import math
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from importlib.resources import files
 from pathlib import Path
@@ -24,13 +24,16 @@ from typing import Any
 
 import acls
 from acls.errors import InputError
+from acls.report.page.ranking import ranked
 from acls.report.page.sources import of_path
 from acls.report.page.subjects import AS_IS, Line, State, Subject, lines
 from acls.report.page.sums import OFFERED, binned, by_class, short
 from acls.report.page.words import by_method, verdict
-from acls.report.results import METRICS, metric, number, results_table
-from acls.report.tables import Mark, Table
+from acls.report.results import METRICS, marks_of, metric, number, results_table
+from acls.report.tables import Table
 from acls.storage import write_text
+from acls.study.ranking import Ranked
+from acls.study.store import Number
 
 COLUMNS = ("accuracy", "ece", "aece", "classwise_ece", "nll", "brier")
 """Metrics of the table over seeds."""
@@ -43,24 +46,21 @@ _CURVES = (
     "val/regulariser_active",
 )  # fmt: skip
 
-Marks = Mapping[tuple[str, str, str], Mark]
-
 
 def write(
     source: str | Path | Sequence[Subject],
     path: str | Path,
     *,
     title: str | None = None,
-    marks: Marks | None = None,
 ) -> None:
     """Write the page about a run, a study, a file, or subjects that were measured already; whole or not at all."""
     subjects = of_path(source) if isinstance(source, str | Path) else list(source)
     named = title or (f"Calibration of {subjects[0].method}" if len(subjects) == 1 else "Calibration report")
-    write_text(path, render(subjects, title=named, marks=marks))
+    write_text(path, render(subjects, title=named, ranks=ranked(subjects)))
 
 
-def render(subjects: Sequence[Subject], *, title: str, marks: Marks | None = None) -> str:
-    """The page as text."""
+def render(subjects: Sequence[Subject], *, title: str, ranks: Sequence[Ranked] = ()) -> str:
+    """The page as text; ``ranks`` says which differences are more than chance."""
     if not subjects:
         raise InputError("a page needs at least one run or file")
     script, style, frame = (_resource(name) for name in ("page.js", "page.css", "page.html"))
@@ -71,8 +71,8 @@ def render(subjects: Sequence[Subject], *, title: str, marks: Marks | None = Non
         title=html.escape(title),
         digest=digest,
         style=style,
-        verdict=_sentences(verdict(subjects)),
-        results=_titled(results_table(all_lines, _present(all_lines), marks=marks)),
+        verdict=_sentences(verdict(subjects, ranks)),
+        results=_titled(results_table(all_lines, _present(all_lines), marks=marks_of(ranks))),
         runs=_titled(_runs_table(all_lines)),
         version=html.escape(acls.__version__),
         date=f"{now:%Y-%m-%d %H:%M} UTC",
@@ -111,7 +111,7 @@ def _runs_table(all_lines: Sequence[Line]) -> Table:
     titles = [title for name in names for title in _columns(name)]
     table = Table(["method", "seed", "post-hoc", *titles, "n"], align="lrl")
     for line in all_lines:
-        cells = [cell for name in names for cell in _cells(name, line.metrics.get(name, {}))]
+        cells = [cell for name in names for cell in _cells(name, line.metrics.get(name))]
         table.add(line.method, "" if line.seed is None else str(line.seed), line.posthoc, *cells, str(line.n))
     return table
 
@@ -120,14 +120,15 @@ def _columns(name: str) -> list[str]:
     return [metric(name).title, "95 % interval", "noise floor"] if name == "ece" else [metric(name).title]
 
 
-def _cells(name: str, found: Mapping[str, float | None]) -> list[str]:
+def _cells(name: str, found: Number | None) -> list[str]:
+    if found is None:
+        return [""] * len(_columns(name))
     shown = metric(name)
-    value, low, high, floor = (found.get(part) for part in ("value", "low", "high", "floor"))
-    cells = ["" if value is None else shown.show(value)]
-    if name == "ece":
-        interval = "" if low is None or high is None else f"{shown.show(low)} – {shown.show(high)}"
-        cells += [interval, "" if floor is None else shown.show(floor)]
-    return cells
+    value, low, high, floor = (
+        "" if part is None else shown.show(part)
+        for part in (found["value"], found["low"], found["high"], found["floor"])
+    )
+    return [value, f"{low} – {high}" if low else "", floor] if name == "ece" else [value]
 
 
 def _data(subjects: Sequence[Subject]) -> dict[str, Any]:
@@ -177,7 +178,7 @@ def _state(state: State, most: int) -> dict[str, Any]:
         "note": state.note,
         "protocol": state.protocol,
         "numbers": {
-            name: [None if value is None else short(value) for value in found.values()]
+            name: [_finite(found[part]) for part in ("value", "low", "high", "floor")]
             for name, found in state.numbers.items()
             if name in METRICS
         },
@@ -190,12 +191,17 @@ def _curves(subject: Subject) -> dict[str, list[float | None]]:
     if not subject.history:
         return {}
     names = [name for name in _CURVES if name in subject.history[0]]
-    curves = {name: [_finite(row.get(name)) for row in subject.history] for name in names}
+    curves = {name: [_rounded(row.get(name)) for row in subject.history] for name in names}
     return {"epoch": [short(row["epoch"] + 1) for row in subject.history], **curves}
 
 
+def _rounded(value: float | None) -> float | None:
+    """As many digits as a curve can show."""
+    return None if value is None or not math.isfinite(value) else float(f"{value:.4g}")
+
+
 def _finite(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else float(f"{value:.5g}")
+    return None if value is None or not math.isfinite(value) else short(value)
 
 
 class _Pictures:

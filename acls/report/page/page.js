@@ -189,7 +189,7 @@
     const mean = (name) => rows.reduce((sum, row) => sum + row.count * row[name], 0) / n;
     for (const [name, kind] of [["confidence", "mark"], ["accuracy", "mark true"]])
       picture.append(svg("line", { class: kind, x1: X(mean(name)), x2: X(mean(name)), y1: under - strip, y2: under }));
-    picture.append(svg("text", { x: left - 8, y: under, "text-anchor": "end" }, "n"));
+    picture.append(svg("text", { x: left - 8, y: under - strip / 2 + 4, "text-anchor": "end" }, "n"));
     xTicks(picture, under + 15);
     if (view.other) {
       const second = sumsOf(data.subjects[view.other[0]].states[view.other[1]]);
@@ -287,9 +287,9 @@
     $("mistakes-hint").textContent = subject.byImage ? "One pixel an image, the most confident wrong one, as the network is." : "As the network is, before calibration.";
     $("cards").replaceChildren(...subject.mistakes.map((one) => {
       const where = one.image === null ? `row ${one.row}` : `image ${one.image}`;
-      const text = `${className(one.predicted)}, but it is ${className(one.label)}`;
+      const text = `taken for ${className(one.predicted)}, is ${className(one.label)}`;
       const card = make("li", {});
-      if (one.picture !== null) card.append(make("img", { src: data.pictures[one.picture], alt: `${where}: taken for ${text}` }));
+      if (one.picture !== null) card.append(make("img", { src: data.pictures[one.picture], alt: `${where}: ${text}` }));
       card.append(make("b", {}, percent(one.confidence, 2)), ` ${text} `, make("span", { class: "hint" }, `(${where})`));
       return card;
     }));

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-import ast
 import csv
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from acls.calibrators import Calibrator, Temperature, make_calibrator
+from acls.calibrators import Temperature
 from acls.errors import InputError
+from acls.metrics import Blocks
 from acls.predictions import Columns, Predictions, open_batches
-from acls.recipes import Recipe
+from acls.recipes import Recipe, load_recipe
 from acls.report.page import pictures
-from acls.report.page.measuring import calibrated, cross_fitted, logits_of, measure
+from acls.report.page.measuring import (
+    Map,
+    blocks_of,
+    calibrated,
+    cross_fitted,
+    evaluated,
+    logits_of,
+    worst_mistakes,
+)
 from acls.report.page.subjects import AS_IS, Mistake, State, Subject
 from acls.shapes import IGNORE_INDEX
+from acls.study.runs import numbers, outputs, protocol
 from acls.study.store import NAME as STUDY
 from acls.study.store import Row, Store
 from acls.train import RunFolder, open_run
@@ -62,64 +72,52 @@ def of_file(
 ) -> Subject:
     """The subject of one file of predictions; where it has scores, also after a cross-fitted temperature."""
     batches = open_batches(path, columns, ignore_index=ignore_index)
-    state, mistakes = measure(batches, replicates=replicates, ignore_index=ignore_index)
-    states = [state]
-    if state.suite is not None and state.suite.n_classes is not None:
+
+    def measured(name: str, after: Map | None = None, **more: Any) -> State:
+        evaluation = evaluated(batches, after, ignore_index=ignore_index, resample=replicates > 0)
+        worth = evaluation.worth(replicates)
+        recount = partial(blocks_of, batches, after, ignore_index=ignore_index)
+        return State(name, numbers(worth), worth.n, evaluation.suite, blocks=recount, **more)
+
+    states = [measured(AS_IS)]
+    if states[0].suite is not None and states[0].suite.n_classes is not None:
         after, t = cross_fitted(batches, ignore_index)
-        scaled, _ = measure(
-            batches, "Temperature", replicates=replicates, ignore_index=ignore_index, after=after, temperature=t,
-            note=CROSS_FITTED,
-        )  # fmt: skip
-        states.append(scaled)
+        states.append(measured("Temperature", after, temperature=t, note=CROSS_FITTED))
+    mistakes = worst_mistakes(batches, ignore_index)
     picture = None if images is None else pictures.of_files(images)
-    meta = next(iter(batches)).meta
+    first = next(iter(batches))
     return Subject(
         method=title or Path(path).name,
         seed=None,
         source=str(path),
         states=tuple(states),
-        names=_names(meta),
-        by_image=bool(mistakes) and mistakes[0].image is not None,
+        names=_names(first.meta),
+        by_image=first.image is not None,
         mistakes=mistakes,
         pictures=pictures.addresses(picture, map(_unit, mistakes)),
-        settings="\n".join(f"{name}: {value}" for name, value in meta.items()),
+        settings="\n".join(f"{name}: {value}" for name, value in first.meta.items()),
     )
 
 
-def of_run(
-    path: str | Path,
-    *,
-    replicates: int = REPLICATES,
-    calibrators: Iterable[str] = ("Temperature",),
-    album: Album | None = None,
-) -> Subject:
-    """The subject of a finished run: its test part, as it is and after calibrators fitted on the validation part."""
+def of_run(path: str | Path, *, replicates: int = REPLICATES, album: Album | None = None) -> Subject:
+    """The subject of a finished run: its test part, as it is and after a temperature fitted on the validation part."""
     folder, recipe = open_run(Path(path))
     if not folder.predictions("test").is_file():
         raise InputError(f"{path} is not finished: continue it with acls train --resume {path}")
     test, val = (Predictions.load(folder.predictions(part)) for part in ("test", "val"))
-    state, mistakes = measure([test], replicates=replicates)
-    states = [state]
-    for text in calibrators:
-        calibrator = _calibrator(text).fit(logits_of(val), val.labels)
-        t = float(calibrator.temperature) if isinstance(calibrator, Temperature) else None
-        after, _ = measure(
-            [test], text, replicates=replicates, after=calibrated(calibrator), temperature=t, note=HELD_OUT
-        )
-        states.append(after)
-    return Subject(
-        method=test.meta.get("loss", recipe.loss.name),
-        seed=recipe.seed,
-        source=str(path),
-        states=tuple(states),
-        names=_names(test.meta),
-        by_image=test.image is not None,
-        mistakes=mistakes,
-        pictures=pictures.addresses((album or Album()).of(recipe), map(_unit, mistakes)),
-        history=_history(folder),
-        settings=folder.recipe.read_text(encoding="utf-8"),
-        environment=_environment(folder),
-    )
+    calibrator = Temperature().fit(logits_of(val), val.labels)
+
+    def measured(name: str, after: Map | None = None, **more: Any) -> State:
+        evaluation = evaluated([test], after, resample=replicates > 0)
+        worth = evaluation.worth(replicates)
+        recount = partial(blocks_of, [test], after)
+        told = protocol(recipe)
+        return State(name, numbers(worth), worth.n, evaluation.suite, blocks=recount, protocol=told, **more)
+
+    t = float(calibrator.temperature)
+    states = measured(AS_IS), measured("Temperature", calibrated(calibrator), temperature=t, note=HELD_OUT)
+    loss = test.meta.get("loss", recipe.loss.name).removesuffix("()")
+    return _of_folder(folder, recipe, test, Subject(loss, recipe.seed, str(path), states), album or Album())
 
 
 def of_study(path: str | Path) -> list[Subject]:
@@ -132,41 +130,58 @@ def of_study(path: str | Path) -> list[Subject]:
         raise InputError(f"{path} is the folder of a study that has no finished run yet")
     several, album = len({recipe for recipe, _, _ in cells}) > 1, Album()
     return [
-        _of_cell(store.folder, f"{method} · {recipe}" if several else method, seed, rows, album)
-        for (recipe, method, seed), rows in cells.items()
+        _of_cell(store.folder, f"{method} · {recipe}" if several else method, rows, album)
+        for (recipe, method, _), rows in cells.items()
     ]
 
 
-def _of_cell(folder: Path, method: str, seed: int, rows: Sequence[Row], album: Album) -> Subject:
+def _of_cell(folder: Path, method: str, rows: Sequence[Row], album: Album) -> Subject:
     rows = sorted(rows, key=lambda row: row.posthoc != AS_IS)
+    seed, run = rows[0].seed, RunFolder(folder / rows[0].run)
+    if not rows[0].run or not run.predictions("test").is_file():
+        states = [State(row.posthoc, row.metrics, row.n, protocol=row.protocol) for row in rows]
+        return Subject(method, seed, str(folder), tuple(states), settings=json.dumps(rows[0].settings, indent=2))
     states = [
-        State(row.posthoc, {name: _number(value) for name, value in row.metrics.items()}, row.n, protocol=row.protocol)
+        State(
+            name=row.posthoc,
+            numbers=row.metrics,
+            n=row.n,
+            suite=evaluated([outputs(folder, row)], resample=False).suite,
+            temperature=_temperature(run, row.posthoc),
+            note="" if row.posthoc == AS_IS else HELD_OUT,
+            protocol=row.protocol,
+            blocks=partial(_recounted, folder, row),
+        )
         for row in rows
     ]
-    run = folder / rows[0].run
-    source = rows[0].run or str(folder)
-    if not rows[0].run or not is_run(run) or not RunFolder(run).predictions("test").is_file():
-        settings = json.dumps(rows[0].settings, indent=2)
-        return Subject(method, seed, source, tuple(states), settings=settings)
-    posthoc = [row.posthoc for row in rows if row.posthoc != AS_IS]
-    found = of_run(run, replicates=0, calibrators=posthoc, album=album)
-    drawn = {state.name: state for state in found.states}
-    # The stored numbers stand, with their intervals; the run's outputs give what diagrams need.
-    states = [replace(drawn[state.name], numbers=state.numbers, n=state.n, protocol=state.protocol) for state in states]
-    return replace(found, method=method, seed=seed, source=source, states=tuple(states))
+    test = outputs(folder, rows[0])
+    return _of_folder(run, load_recipe(run.recipe), test, Subject(method, seed, rows[0].run, tuple(states)), album)
 
 
-def _number(stored: Any) -> dict[str, float | None]:
-    names = ("value", "low", "high", "floor", "floor_high")
-    return {name: stored.get(name) for name in names}
+def _of_folder(folder: RunFolder, recipe: Recipe, test: Predictions, subject: Subject, album: Album) -> Subject:
+    """The subject with what a run's folder tells beside its outputs."""
+    mistakes = worst_mistakes([test])
+    return replace(
+        subject,
+        names=_names(test.meta),
+        by_image=test.image is not None,
+        mistakes=mistakes,
+        pictures=pictures.addresses(album.of(recipe), map(_unit, mistakes)),
+        history=_history(folder),
+        settings=folder.recipe.read_text(encoding="utf-8"),
+        environment=_environment(folder),
+    )
 
 
-def _calibrator(text: str) -> Calibrator:
-    """The calibrator that prints itself so: ``Temperature`` or ``Temperature(objective='ece')``."""
-    call = ast.parse(text, mode="eval").body
-    if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
-        return make_calibrator(call.func.id, **{str(one.arg): ast.literal_eval(one.value) for one in call.keywords})
-    return make_calibrator(text)
+def _recounted(folder: Path, row: Row) -> Blocks:
+    return blocks_of([outputs(folder, row)])
+
+
+def _temperature(run: RunFolder, posthoc: str) -> float | None:
+    file = run.path / "calibrators" / f"{posthoc}.safetensors"
+    if posthoc != "Temperature" or not file.is_file():
+        return None
+    return float(Temperature.load(file).get_buffer("temperature"))
 
 
 def _unit(mistake: Mistake) -> int:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from acls.evaluation import Worth
-from acls.metrics import Suite
+from acls.metrics import Blocks, Suite
+from acls.study.runs import NONE
+from acls.study.store import Number
 
-AS_IS = "none"
+AS_IS = NONE
 """The name of a network's outputs as they are, as in the store of a study."""
 
-Numbers = dict[str, dict[str, float | None]]
-"""By metric: value, low, high, floor, floor_high; None where there is no such thing."""
+Numbers = Mapping[str, Number]
 
 
 @dataclass(frozen=True)
@@ -42,6 +41,8 @@ class State:
     note: str = ""
     """How the numbers came about, where a reader would ask."""
     protocol: Mapping[str, Any] = field(default_factory=dict)
+    blocks: Callable[[], Blocks] | None = field(default=None, repr=False)
+    """Counts the outputs anew, in blocks that can be compared with another's on the same samples."""
 
 
 @dataclass(frozen=True)
@@ -94,24 +95,3 @@ def lines(subjects: list[Subject]) -> list[Line]:
         for subject in subjects
         for state in subject.states
     ]
-
-
-def numbers_of(worth: Worth) -> Numbers:
-    """The metrics of a `Worth` with their intervals and floors."""
-    found: Numbers = {}
-    for name, value in worth.summary.items():
-        if name == "n" or name.endswith("_bound"):
-            continue
-        interval, floor = worth.intervals.get(name), worth.floors.get(name)
-        found[name] = {
-            "value": _finite(value),
-            "low": _finite(interval.low) if interval else None,
-            "high": _finite(interval.high) if interval else None,
-            "floor": _finite(floor.mean) if floor else None,
-            "floor_high": _finite(floor.high) if floor else None,
-        }
-    return found
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
+from typing import Literal
 
-from acls.report.page.subjects import Numbers, State, Subject
+from acls.evaluation import show_p
+from acls.report.page.subjects import AS_IS, Numbers, State, Subject
+from acls.study.ranking import Ranked
+
+Part = Literal["value", "low", "high", "floor", "floor_high"]
 
 BOTH = 0.25
 """Share of the ECE from which on the lesser of over- and underconfidence is named too."""
 
 
-def verdict(subjects: Sequence[Subject]) -> list[str]:
+def verdict(subjects: Sequence[Subject], ranked: Sequence[Ranked] = ()) -> list[str]:
     """What a reader needs to know first: of several methods, which is best and how they stand; then each."""
     methods = by_method(subjects)
     sentences = [about(name, group) for name, group in methods.items()]
-    return [*_overall(methods), *sentences] if len(methods) > 1 else sentences
+    return [*_overall(methods, ranked), *sentences] if len(methods) > 1 else sentences
 
 
 def about(method: str, group: Sequence[Subject]) -> str:
@@ -47,13 +53,17 @@ def beyond_chance(subject: Subject, numbers: Numbers) -> bool:
     return value is not None and (high is None or value > high)
 
 
-def _overall(methods: dict[str, list[Subject]]) -> list[str]:
+def _overall(methods: dict[str, list[Subject]], ranked: Sequence[Ranked]) -> list[str]:
     known = {name: ece for name, group in methods.items() if (ece := _mean(group, "ece")) is not None}
     if len(known) < 2:
         return []
     (best, least), (next_best, second) = sorted(known.items(), key=lambda item: item[1])[:2]
+    tested = next((one for one in ranked if (one.metric, one.posthoc, one.best) == ("ece", AS_IS, best)), None)
+    worth = ""
+    if tested is not None:
+        worth = f"; that {'is more than' if tested.significant else 'may be'} chance (p {show_p(tested.p)})"
     sentences = [
-        f"Lowest ECE of {len(known)}: {best} with {_percent(least)} %, then {next_best}, {_percent(second)} %."
+        f"Lowest ECE of {len(known)}: {best} with {_percent(least)} %, then {next_best}, {_percent(second)} %{worth}."
     ]
     off = [subject for group in methods.values() for subject in group if _off(subject)]
     total = sum(map(len, methods.values()))
@@ -74,7 +84,7 @@ def _worth(group: Sequence[Subject]) -> str:
     if len(group) > 1:
         values = [value for one in group if (value := _value(one.as_is, "ece")) is not None]
         return f" ± {_percent(statistics.stdev(values))} over {len(values)} seeds" if len(values) > 1 else ""
-    low, high = (_value(group[0].as_is, "ece", end) for end in ("low", "high"))
+    low, high = _value(group[0].as_is, "ece", "low"), _value(group[0].as_is, "ece", "high")
     return "" if low is None or high is None else f" ({_percent(low)}-{_percent(high)})"
 
 
@@ -100,17 +110,19 @@ def _remedy(group: Sequence[Subject]) -> str:
     ts = sorted(state.temperature for state in scaled if state.temperature is not None)
     t = "" if not ts else f" {ts[0]:.2g}" if f"{ts[0]:.2g}" == f"{ts[-1]:.2g}" else f" {ts[0]:.2g} to {ts[-1]:.2g}"
     after = statistics.fmean(eces)
-    does = "brings it to" if after < before else "does not help, it has"
+    does = "brings it to" if after < before else "does not help, with"
     return f"; temperature{t} {does} {_percent(after)} %"
 
 
-def _mean(group: Sequence[Subject], name: str, part: str = "value") -> float | None:
+def _mean(group: Sequence[Subject], name: str, part: Part = "value") -> float | None:
     values = [value for one in group if (value := _value(one.as_is, name, part)) is not None]
     return statistics.fmean(values) if values else None
 
 
-def _value(state: State, name: str, part: str = "value") -> float | None:
-    return state.numbers.get(name, {}).get(part)
+def _value(state: State, name: str, part: Part = "value") -> float | None:
+    found = state.numbers.get(name)
+    value = None if found is None else found[part]
+    return None if value is None or not math.isfinite(value) else value
 
 
 def _percent(fraction: float) -> str:

@@ -1,0 +1,36 @@
+"""Which method on a page is best, by the tests of `acls.study.ranking`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from acls.errors import InputError
+from acls.metrics import Blocks
+from acls.report.page.subjects import Subject
+from acls.study.ranking import Ranked, rank
+from acls.study.store import Row
+
+METRICS = ("accuracy", "ece", "aece", "classwise_ece", "nll", "brier")
+
+
+def ranked(subjects: Sequence[Subject]) -> list[Ranked]:
+    """The best by each metric against the next; nothing where the subjects are not about the same samples."""
+    rows, recount = [], {}
+    for subject in subjects:
+        for state in subject.states:
+            if state.blocks is None:
+                continue
+            row = Row(
+                subject.method, subject.seed or 0, "", state.name, "test", state.n, dict(state.numbers),
+                dict(state.protocol), 0.0, "", {},
+            )  # fmt: skip
+            rows.append(row)
+            recount[id(row)] = state.blocks
+
+    def blocks(row: Row) -> Blocks:
+        return recount[id(row)]()
+
+    try:
+        return rank(rows, METRICS, blocks)
+    except InputError:  # other samples
+        return []
