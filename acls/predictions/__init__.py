@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from acls.predictions.columns import Columns
 from acls.predictions.core import KINDS, Kind, Predictions
-from acls.predictions.streams import Batches, open_batches, save_batches, side_by_side
+from acls.predictions.streams import Batches, open_batches
+from acls.predictions.writing import save_batches
 
-__all__ = ["KINDS", "Batches", "Columns", "Kind", "Predictions", "open_batches", "save_batches", "side_by_side"]
+__all__ = ["KINDS", "Batches", "Columns", "Kind", "Predictions", "open_batches", "save_batches"]

@@ -96,7 +96,7 @@ class Predictions:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write ``.npz``, ``.safetensors`` or ``.parquet``, whole or not at all."""
-        from acls.predictions.streams import save_batches
+        from acls.predictions.writing import save_batches
 
         save_batches(path, [self])
 

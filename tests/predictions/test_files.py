@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from made import assert_same, make, write_csv
 
 from acls.errors import InputError
-from acls.predictions import KINDS, Columns, Predictions, open_batches, save_batches, side_by_side
+from acls.predictions import KINDS, Columns, Predictions, open_batches, save_batches
 from acls.predictions.arrays import NpzFile
 from acls.predictions.columns import Layout, Ref
 
@@ -58,6 +58,16 @@ def test_names_of_groups_come_back(tmp_path, suffix):
     slices = list(open_batches(tmp_path / f"p{suffix}", rows=2))
     assert_same(Predictions.concat(slices), named)
     assert slices[-1].group_names == ("b", "a", "ü")
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_parts_that_number_their_groups_differently_agree_on_names(tmp_path, suffix):
+    p = make(4)
+    for at, names in enumerate([("a", "b"), ("b", "a")]):
+        half = Predictions(p.scores, p.labels, p.kind, group=torch.tensor([0, 1, 1, 0]), group_names=names)
+        half.save(tmp_path / f"{at}{suffix}")
+    both = list(open_batches([tmp_path / f"0{suffix}", tmp_path / f"1{suffix}"]))
+    assert [both[-1].group_names[code] for part in both for code in part.group.tolist()] == list("abba" + "baab")
 
 
 def test_bfloat16_keeps_its_values(tmp_path):
@@ -238,19 +248,6 @@ def test_a_quoted_text_may_hold_line_breaks_across_slices(tmp_path, rows):
     assert p.scores.tolist() == [[0.5, 0.5], [0.1, 0.9], [0.2, 0.8], [1, 0]]
     assert p.group_names == ("7", "x", "y")
     assert p.group.tolist() == [0, 1, 0, 2]
-
-
-def test_slices_of_two_files_hold_the_same_rows(tmp_path):
-    p, q = make(30, seed=1), make(30, seed=2)
-    p.save(tmp_path / "p.parquet")
-    q.save(tmp_path / "q.npz")
-    left, right = open_batches(tmp_path / "p.parquet", rows=7), open_batches(tmp_path / "q.npz", rows=4)
-    pairs = list(side_by_side(left, right))
-    assert all(len(a) == len(b) for a, b in pairs)
-    assert_same(Predictions.concat([a for a, _ in pairs]), p)
-    assert_same(Predictions.concat([b for _, b in pairs]), q)
-    with pytest.raises(InputError, match="data set 2 of 2 ends after 29 rows"):
-        list(side_by_side([p], [q[:29]]))
 
 
 # What is wrong, and where.
