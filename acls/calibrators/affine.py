@@ -19,8 +19,10 @@ from acls.calibrators.rows import Rows, chunks
 from acls.calibrators.temperature import solve
 
 FOLDS = 10
-FEWER_FOLDS_FROM = 20_000
-"""With so many rows half the folds tell as much."""
+MOST_JUDGED = 2**19
+"""Elements of logits on which strengths are compared, in float32."""
+HELD_IN_DOUBLE = 2**24
+"""Elements up to which the features are kept in float64; beyond they are made anew in each pass."""
 STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 """Ridge strengths that cross-validation chooses from."""
 WHITEN_UP_TO = 1000
@@ -156,10 +158,12 @@ class LowRank(Design):
 
     def shift(self, values: Tensor, x: Tensor) -> Tensor:
         diagonal, bias, mixing = self._split(values)
-        return x * diagonal + bias + (x @ self.directions) @ mixing.T @ self.directions.T
+        directions = self.directions.to(x.dtype)
+        return x * diagonal + bias + (x @ directions) @ mixing.T @ directions.T
 
     def pull(self, residual: Tensor, x: Tensor) -> Tensor:
-        mixing = (residual @ self.directions).T @ (x @ self.directions)
+        directions = self.directions.to(x.dtype)
+        mixing = (residual @ directions).T @ (x @ directions)
         return torch.cat([(residual * x).sum(0), residual.sum(0), mixing.flatten()])
 
     def matrix(self, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -204,7 +208,7 @@ def fit_affine(
 ) -> Fitted:
     """Fit an affine map of features to rows; without a strength cross-validation chooses it."""
     start = solve(rows)
-    some, _ = rows.first()
+    some = rows.all()[0] if rows.held else rows.first()[0]
     # At the boundary the temperature says nothing about the scale of the logits.
     scale = 1 / float(some.double().std().clamp(min=1e-30)) if start.at_boundary else start.beta
     design = make_design(features(some[:: max(1, len(some) // SAMPLE)]).double() * scale)
@@ -212,20 +216,11 @@ def fit_affine(
     def scaled(logits: Tensor) -> Tensor:
         return features(logits.double()) * scale
 
-    if strength is None:
-        logits, labels = rows.all()
-        parts = _fold_chunks(
-            scaled(logits), labels, rows.folds(FOLDS if len(labels) < FEWER_FOLDS_FROM else FOLDS // 2)
-        )
-        chosen = _choose_strength(design, parts)
-        whole: Chunks = [chunk for part in parts for chunk in part]
-    elif rows.held:
-        chosen = (strength, strength)
-        whole = [(scaled(logits), labels) for logits, labels in rows]
-    else:
-        chosen = (strength, strength)
-        whole = _Scaled(rows, scaled)
-    solution = minimize(design, whole, chosen)
+    chosen = _choose_strength(design, _fold_chunks(rows, scaled)) if strength is None else (strength, strength)
+    data: Chunks = _Scaled(rows, scaled)
+    if rows.held and some.numel() <= HELD_IN_DOUBLE:
+        data = list(data)
+    solution = minimize(design, data, chosen)
     weight, bias = design.matrix(solution.values)
     eye = torch.eye(design.n_classes, dtype=torch.float64, device=weight.device)
     weight = (weight + (1 if weight.ndim == 1 else eye)) * scale
@@ -242,9 +237,13 @@ class _Scaled:
         return ((self._scaled(logits), labels) for logits, labels in self._rows)
 
 
-def _fold_chunks(x: Tensor, labels: Tensor, folds: Tensor) -> list[Chunks]:
-    parts = [list(chunks(x[folds == fold], labels[folds == fold])) for fold in range(int(folds.max()) + 1)]
-    return [part for part in parts if part]
+def _fold_chunks(rows: Rows, scaled: Callable[[Tensor], Tensor]) -> list[Chunks]:
+    """Return the folds to choose a strength on: all rows, or, as a strength is one for each row, a part of them."""
+    logits, labels = rows.all()
+    parts = -(-logits.numel() // MOST_JUDGED)
+    fold = rows.folds(FOLDS * parts)
+    own = [fold == i for i in range(FOLDS)]
+    return [list(chunks(scaled(logits[one]).float(), labels[one])) for one in own if one.any()]
 
 
 def _choose_strength(design: Design, folds: list[Chunks]) -> Strength:
@@ -281,7 +280,9 @@ def _held_out(design: Design, folds: list[Chunks], strength: Strength, starts: l
     for i, fold in enumerate(folds):
         rest = [chunk for j, other in enumerate(folds) if j != i for chunk in other]
         values = minimize(design, rest, strength, starts[i] if len(starts) > i else None, enough=1e-7).values
-        total += sum(float(cross_entropy(x + design.shift(values, x), labels, reduction="sum")) for x, labels in fold)
+        total += sum(
+            float(cross_entropy(x + design.shift(values.to(x.dtype), x), labels, reduction="sum")) for x, labels in fold
+        )
         n += sum(len(labels) for _, labels in fold)
         if len(starts) > i:
             starts[i] = values
@@ -316,9 +317,9 @@ def minimize(
         now = origin + unwhiten(point, False)
         total, gradient = 0.0, torch.zeros_like(now)
         for x, labels in data:
-            log_probs = (x + design.shift(now, x)).log_softmax(1)
+            log_probs = (x + design.shift(now.to(x.dtype), x)).log_softmax(1)
             index = labels[:, None]
-            total -= float(log_probs.gather(1, index).sum())
+            total -= float(log_probs.gather(1, index).sum(dtype=torch.float64))
             residual = log_probs.exp_()
             residual.scatter_add_(1, index, torch.full_like(index, -1, dtype=residual.dtype))
             gradient += design.pull(residual, x)
@@ -334,7 +335,7 @@ def _whitening(design: Design, data: Chunks, values: Tensor, ridge: Tensor) -> C
     """Return the map from whitened coordinates to values (and, transposed, of gradients back)."""
     hessian, seen = None, 0
     for x, _ in data:
-        part = x[:: max(1, -(-len(x) // SAMPLE))]
+        part = x[:: max(1, -(-len(x) // SAMPLE))].double()
         probs = (part + design.shift(values, part)).softmax(1)
         term = design.curvature(probs, part)
         hessian = term if hessian is None else hessian + term

@@ -99,7 +99,7 @@ class LTS(Calibrator):
         generator = torch.Generator().manual_seed(self.seed)
 
         def small(*shape: int) -> Tensor:
-            return 1e-2 * torch.randn(shape, generator=generator) / (n_classes * KERNEL**2) ** 0.5
+            return 1e-2 * torch.randn(shape, generator=generator) / math.sqrt(n_classes * KERNEL**2)
 
         self._learn(
             some,
