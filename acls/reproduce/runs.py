@@ -59,7 +59,7 @@ class Setup:
             at_hand = recipe.data.name in self.roots
             recipe = find(SMALL[paper] if at_hand else EMBEDDED[paper])
         root = self.roots.get(recipe.data.name)
-        changes = {"log": (), "figures": False, **self.settings}
+        changes = {"log": (), **self.settings}
         return override(recipe, changes if root is None else {"data.root": root, **changes})
 
 

@@ -165,8 +165,8 @@ def _table2(name: str, _: Setup) -> Reproduced:
         sides = (row.f_pivot, row.c_pivot, row.f_others, row.c_others)
         shown.add(row.method.removesuffix("()"), row.kind, row.pivot, *sides)
     result.parts += [
-        "The label is lowered by f C at the pivot (ŷ the predicted, y the true class) and raised by f C elsewhere. What "
-        "the paper's own table has wrong, and the tests that show it, are in the errata.",
+        "The label is lowered by f C at the pivot (ŷ the predicted, y the true class) and raised by f C elsewhere. "
+        "What the paper's own table has wrong, and the tests that show it, are in the errata.",
         shown.markdown(),
     ]
     return result

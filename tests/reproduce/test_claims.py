@@ -1,0 +1,106 @@
+"""A claim is reproduced, or not, only where seeds and samples leave no doubt."""
+
+import math
+
+import pytest
+
+from acls.reproduce import published
+from acls.reproduce.claims import Claim, judge
+from acls.reproduce.experiments import EXPERIMENTS, LINES
+from acls.study.store import Row
+
+CLAIM = Claim("ACLS", "CE")
+
+
+def rows(values, half_width=0.001):
+    return [
+        Row(
+            method="any",
+            seed=seed,
+            recipe="any",
+            posthoc="none",
+            split="test",
+            n=1000,
+            metrics={
+                "ece": {
+                    "value": value,
+                    "low": value - half_width,
+                    "high": value + half_width,
+                    "floor": 0.01,
+                    "floor_high": 0.02,
+                }
+            },
+            protocol={},
+            seconds=1.0,
+            run="any",
+            settings={},
+        )
+        for seed, value in enumerate(values)
+    ]
+
+
+def test_a_clear_difference_is_reproduced_and_its_opposite_is_not():
+    low, high = rows([0.010, 0.011, 0.012]), rows([0.050, 0.052, 0.051])
+    assert judge(CLAIM, low, high).verdict == "reproduced"
+    assert judge(CLAIM, high, low).verdict == "not reproduced"
+    assert judge(CLAIM, low, high).difference == pytest.approx(-0.04)
+
+
+def test_seeds_that_disagree_leave_it_open():
+    assert judge(CLAIM, rows([0.01, 0.06, 0.02]), rows([0.05, 0.03, 0.04])).verdict == "cannot be told at this n"
+
+
+def test_few_test_samples_leave_it_open_however_the_seeds_agree():
+    low, high = [0.010, 0.011, 0.012], [0.020, 0.021, 0.022]
+    assert judge(CLAIM, rows(low), rows(high)).verdict == "reproduced"
+    assert judge(CLAIM, rows(low, half_width=0.02), rows(high, half_width=0.02)).verdict == "cannot be told at this n"
+
+
+def test_one_seed_tells_nothing():
+    judged = judge(CLAIM, rows([0.01]), rows([0.05]))
+    assert judged.verdict == "cannot be told at this n"
+    assert math.isinf(judged.high)
+
+
+def test_only_seeds_that_both_have_count():
+    assert judge(CLAIM, rows([0.01, 0.01]), rows([0.05, 0.05, 0.9])).seeds == 2
+    assert judge(CLAIM, [], rows([0.05])) is None
+
+
+def test_the_interval_is_students_by_hand():
+    judged = judge(CLAIM, rows([0.0, 0.0, 0.0], 0.0), rows([0.01, 0.02, 0.03], 0.0))
+    assert judged.high - judged.difference == pytest.approx(4.303 * 0.01 / math.sqrt(3))
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_printed_row_is_a_line_and_every_claim_is_about_two_of_them(name):
+    experiment = EXPERIMENTS[name]
+    for printed in experiment.printed.values():
+        assert set(printed) <= set(experiment.lines)
+    for claim in experiment.claims:
+        assert {claim.lower, claim.higher} <= set(experiment.lines)
+
+
+def test_the_papers_own_numbers_are_as_printed():
+    assert len(published.TABLE_3) == 5
+    assert all(len(rows) == 12 for rows in published.TABLE_3.values())
+    assert published.TABLE_3["imagenet_resnet50"]["ACLS"] == (75.65, 1.02, 1.20)
+    assert published.TABLE_A["tiny_imagenet_resnet50"]["λ1 0.1, λ2 0.01"].ece == 1.31
+    assert published.TABLE_A["tiny_imagenet_resnet50"]["λ1 0, λ2 0.015"].ece is None
+    assert published.TABLE_B["tiny_imagenet_resnet50"]["Patra"] == (48.74, None, None)
+
+
+def test_the_papers_claims_hold_for_its_own_numbers():
+    for name in ("table1", "table3", "table4", "table6", "tableA", "tableB"):
+        experiment = EXPERIMENTS[name]
+        for printed in experiment.printed.values():
+            for claim in experiment.claims:
+                lower, higher = printed[claim.lower].ece, printed[claim.higher].ece
+                assert lower is None or higher is None or lower < higher, (name, str(claim))
+
+
+def test_every_method_of_the_paper_is_a_line():
+    from acls.losses.naming import parse_losses
+
+    for line in LINES.values():
+        assert len(parse_losses(line.loss.format(margin=6.0))) == 1

@@ -1,0 +1,58 @@
+"""The paper by name, at the smallest size: every table and figure comes out, from runs that are shared."""
+
+import pytest
+
+from acls.cli import main
+from acls.cli.reproduce import NAMES
+from acls.reproduce import TARGETS
+from acls.study.store import Store
+
+TINY = ["--seeds", "1", "--epochs", "1", "--limit-batches", "2", "--quiet"]
+
+
+def test_every_name_of_the_command_is_a_target():
+    assert set(NAMES) == set(TARGETS)
+
+
+def test_what_needs_no_training_needs_none(tmp_path, capsys):
+    assert main(["reproduce", "table2", "figure1", "--out", str(tmp_path), "--quiet"]) == 0
+    assert "MbLS" in (tmp_path / "table2.md").read_text()
+    assert (tmp_path / "figure1.png").stat().st_size > 5000
+    assert not (tmp_path / "studies").exists()
+    assert str(tmp_path / "table2.md") in capsys.readouterr().out
+
+
+def test_tables_share_their_runs_and_say_what_stands_in(tmp_path, capsys):
+    words = ["--out", str(tmp_path), "--seeds", "2", "--epochs", "1", "--limit-batches", "2"]
+    assert main(["reproduce", "table6", *words]) == 0
+    before = {row.key: row.seconds for row in Store(tmp_path / "studies" / "digits_cnn").rows()}
+    assert main(["reproduce", "figure3", *words]) == 0
+    assert {row.key: row.seconds for row in Store(tmp_path / "studies" / "digits_cnn").rows()} == before
+    out = capsys.readouterr().out
+    assert "digits_cnn stands in for data that is not at hand" in out
+    assert "| ACLS, margin | - | 1.05 | 1.03 |" in out
+    assert out.count("cannot be told at this n") + out.count("reproduced |") == 4
+    assert (tmp_path / "figure3-digits_cnn.svg").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["tabel3"], "did you mean 'table3'"),
+        (["table3", "--data", "cifar10"], "write NAME=PATH"),
+        (["table3", "--seeds", "0"], "1 or more"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(words, told, capsys, tmp_path):
+    assert main(["reproduce", *words, "--out", str(tmp_path)]) == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_whole_paper_runs_through(tmp_path):
+    assert main(["reproduce", "all", "--out", str(tmp_path), *TINY]) == 0
+    for name in NAMES:
+        assert (tmp_path / f"{name}.md").stat().st_size > 100, name
+    table3 = (tmp_path / "table3.md").read_text()
+    assert "Left out, as they have no sibling of this size: cifar10_resnet101" in table3
+    assert "synthetic_unet" in (tmp_path / "table4.md").read_text()
