@@ -23,6 +23,7 @@ COMMANDS = {
     "calibrate": "fit post-hoc calibrators, judge them by cross-validation, recommend and save one",
     "apply": "apply a saved calibrator to predictions",
     "compare": "train and compare methods over seeds, or compare saved predictions",
+    "report": "write a page with verdict, tables and diagrams of runs, studies or predictions",
     "reproduce": "reproduce a table or figure of the paper, with a verdict on each claim",
     "doctor": "say what looks wrong with a file of predictions",
 }

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from acls.cli.inputs import NAMES, add_columns, columns_of, with_progress
+from acls.cli.inputs import NAMES, add_columns, models_of, with_progress
 from acls.errors import InputError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("--bins must be 1 or more, --bootstrap 0 or more")
     if args.protocol is not None:
         return _run_protocols(args)
-    models = {title: _evaluated(args, path, columns) for title, path, columns in _models(args)}
+    models = {title: _evaluated(args, path, columns) for title, path, columns in models_of(args)}
     worths = {title: model.worth(args.bootstrap) for title, model in models.items()}
     comparisons = _compared(models, worths, args.bootstrap)
     if args.json:
@@ -84,7 +84,7 @@ def _run_protocols(args: argparse.Namespace) -> int:
 
     chosen = list(PROTOCOLS.values()) if args.protocol == "all" else [protocol(args.protocol)]
     found = {}
-    for title, path, columns in _models(args):
+    for title, path, columns in models_of(args):
         batches = with_progress(
             open_batches(path, columns, ignore_index=args.ignore_index), f"reading {Path(path).name}", quiet=args.quiet
         )
@@ -103,30 +103,6 @@ def _run_protocols(args: argparse.Namespace) -> int:
         needs = "the image of each row (--image NAME)" if one.images else "the scores of all classes"
         print(paragraph(f"{one.name}: {one.why if used else f'left out, as it needs {needs}'}."))
     return 0
-
-
-def _models(args: argparse.Namespace) -> list[tuple[str, str, Columns]]:
-    """Title, file and names of each model: files under one name, or names in one file, or a name a file."""
-    named = [(kind, name) for kind in ("logits", "probs", "log_probs") for name in getattr(args, kind) or []]
-    rest = argparse.Namespace(**{**vars(args), "logits": None, "probs": None, "log_probs": None})
-    group = next((name for name in args.by if name not in ("group", "image")), None)
-    common = columns_of(rest)
-    if group is not None:
-        common = replace(common, group=group)
-    short = {path: Path(path).name or path for path in args.files}
-    if len(set(short.values())) < len(short):
-        short = {path: path for path in args.files}
-    if len(named) <= 1:
-        columns = replace(common, **dict(named))
-        return [(short[path], path, columns) for path in args.files]
-    if len(args.files) == 1:
-        return [(name, args.files[0], replace(common, **{kind: name})) for kind, name in named]
-    if len(args.files) != len(named):
-        raise InputError(f"{len(named)} names of scores for {len(args.files)} files: give one for all, or one for each")
-    return [
-        (f"{short[path]}:{name}", path, replace(common, **{kind: name}))
-        for path, (kind, name) in zip(args.files, named, strict=True)
-    ]
 
 
 def _evaluated(args: argparse.Namespace, path: str, columns: Columns) -> Evaluation:

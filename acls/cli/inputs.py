@@ -5,7 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from acls.errors import InputError
 
 if TYPE_CHECKING:
     from acls.predictions import Batches, Columns, Predictions
@@ -48,6 +52,30 @@ def columns_of(args: argparse.Namespace) -> Columns:
 
     names = ("logits", "probs", "log_probs", "confidence", "predicted", "labels", "group", "image")
     return Columns(**{name: getattr(args, name) for name in names})
+
+
+def models_of(args: argparse.Namespace) -> list[tuple[str, str, Columns]]:
+    """Title, file and names of each model: files under one name, or names in one file, or a name a file."""
+    named = [(kind, name) for kind in ("logits", "probs", "log_probs") for name in getattr(args, kind) or []]
+    rest = argparse.Namespace(**{**vars(args), "logits": None, "probs": None, "log_probs": None})
+    group = next((name for name in getattr(args, "by", []) if name not in ("group", "image")), None)
+    common = columns_of(rest)
+    if group is not None:
+        common = replace(common, group=group)
+    short = {path: Path(path).name or path for path in args.files}
+    if len(set(short.values())) < len(short):
+        short = {path: path for path in args.files}
+    if len(named) <= 1:
+        columns = replace(common, **dict(named))
+        return [(short[path], path, columns) for path in args.files]
+    if len(args.files) == 1:
+        return [(name, args.files[0], replace(common, **{kind: name})) for kind, name in named]
+    if len(args.files) != len(named):
+        raise InputError(f"{len(named)} names of scores for {len(args.files)} files: give one for all, or one for each")
+    return [
+        (f"{short[path]}:{name}", path, replace(common, **{kind: name}))
+        for path, (kind, name) in zip(args.files, named, strict=True)
+    ]
 
 
 def with_progress(batches: Batches, title: str, *, quiet: bool) -> Iterator[Predictions]:

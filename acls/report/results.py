@@ -30,6 +30,7 @@ METRICS = {
     "accuracy": Metric("accuracy %"),
     "ece": Metric("ECE %"),
     "ece_floor": Metric("floor %"),
+    "ece_floor": Metric("noise floor %"),
     "aece": Metric("adaptive ECE %"),
     "classwise_ece": Metric("classwise ECE %"),
     "smece": Metric("SmoothECE %"),
@@ -48,6 +49,10 @@ METRICS = {
     "temperature": Metric("temperature", 1.0),
 }
 """How the metrics of `Suite.summary` are written; what is not here is shown by its name with four decimals."""
+
+
+Marks = Mapping[tuple[str, str, str], Mark]
+"""By method, post-hoc method and metric."""
 
 
 class Result(Protocol):
@@ -76,7 +81,7 @@ def results_table(
     rows: Sequence[Result],
     columns: Sequence[str] = COLUMNS,
     *,
-    marks: Mapping[tuple[str, str, str], Mark] | None = None,
+    marks: Marks | None = None,
 ) -> Table:
     """A line a method and post-hoc method: mean ± standard deviation over seeds, how many seeds, and n.
 

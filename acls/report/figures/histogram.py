@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from acls.metrics.bins import Bins
+import torch
+
+from acls.metrics.bins import bin_of
+from acls.metrics.cells import Cells
 from acls.report.figures.style import LEGEND, PALETTE, SMALL, tidy
 
 if TYPE_CHECKING:
@@ -24,16 +27,18 @@ class ConfidenceHistogram:
     accuracy: float
 
 
-def prepare(bins: Bins) -> ConfidenceHistogram:
-    """Take the histogram from counted bins, such as ``Bins.of(logits, target, bins=30)``."""
-    summary = bins.summary()
-    right = bins.right.tolist()
+def prepare(cells: Cells, bins: int = 30) -> ConfidenceHistogram:
+    """Count right and wrong predictions, from ``suite.confidences.cells()``."""
+    count, confidence, right = (part.flatten().double() for part in (cells.count, cells.confidence, cells.right))
+    n = max(float(count.sum()), 1.0)
+    index = bin_of(confidence / count.clamp(min=1), bins)
+    hits, all_of_them = (torch.bincount(index, weights=part, minlength=bins).round() for part in (right, count))
     return ConfidenceHistogram(
-        edges=[at / bins.bins for at in range(bins.bins + 1)],
-        right=right,
-        wrong=(bins.samples - bins.right).tolist(),
-        confidence=summary["confidence"],
-        accuracy=summary["accuracy"],
+        edges=[at / bins for at in range(bins + 1)],
+        right=[int(value) for value in hits.tolist()],
+        wrong=[int(value) for value in (all_of_them - hits).tolist()],
+        confidence=float(confidence.sum()) / n,
+        accuracy=float(right.sum()) / n,
     )
 
 

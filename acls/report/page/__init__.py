@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
-from acls.report.page.build import render, write
-from acls.report.page.sources import of_file, of_path, of_run, of_study
+from acls.report.page.build import render, results, write
+from acls.report.page.ranking import rank_subjects
+from acls.report.page.sources import holds_runs, of_file, of_path, of_run, of_study
 from acls.report.page.subjects import Mistake, State, Subject
 
-__all__ = ["Mistake", "State", "Subject", "of_file", "of_path", "of_run", "of_study", "render", "write"]
+__all__ = [
+    "Mistake",
+    "State",
+    "Subject",
+    "holds_runs",
+    "of_file",
+    "of_path",
+    "of_run",
+    "of_study",
+    "rank_subjects",
+    "render",
+    "results",
+    "write",
+]

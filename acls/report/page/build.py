@@ -24,12 +24,13 @@ from typing import Any
 
 import acls
 from acls.errors import InputError
-from acls.report.page.ranking import ranked
+from acls.report.page.ranking import rank_subjects
 from acls.report.page.sources import of_path
 from acls.report.page.subjects import AS_IS, Line, State, Subject, lines
 from acls.report.page.sums import OFFERED, binned, by_class, short
 from acls.report.page.words import by_method, verdict
-from acls.report.results import METRICS, marks_of, metric, number, results_table
+from acls.report.results import METRICS, Marks, marks_of, metric, number, results_table
+from acls.report.results import by_method as lines_by_method
 from acls.report.tables import Table
 from acls.storage import write_text
 from acls.study.ranking import Ranked
@@ -41,6 +42,9 @@ CLASSES = 1000
 """Rows of classes in all, shared out among the networks: a page stays small with many of either."""
 PICTURES = 2_000_000
 """Bytes of pictures in all."""
+_FLOOR = (
+    "The noise floor is the ECE that a perfectly calibrated model with the same confidences would show at the same n."
+)
 _CURVES = (
     "train/loss", "train/accuracy", "val/accuracy", "val/nll", "val/ece", "val/temperature", "val/logit_gap",
     "val/regulariser_active",
@@ -52,15 +56,19 @@ def write(
     path: str | Path,
     *,
     title: str | None = None,
+    ranked: Sequence[Ranked] | None = None,
 ) -> None:
-    """Write the page about a run, a study, a file, or subjects that were measured already; whole or not at all."""
+    """Write the page about a run, a study, a file, or subjects that were measured already; whole or not at all.
+
+    ``ranked`` says which differences between methods are more than chance; it is computed where it is None.
+    """
     subjects = of_path(source) if isinstance(source, str | Path) else list(source)
     named = title or (f"Calibration of {subjects[0].method}" if len(subjects) == 1 else "Calibration report")
-    write_text(path, render(subjects, title=named, ranks=ranked(subjects)))
+    write_text(path, render(subjects, title=named, ranked=rank_subjects(subjects) if ranked is None else ranked))
 
 
-def render(subjects: Sequence[Subject], *, title: str, ranks: Sequence[Ranked] = ()) -> str:
-    """The page as text; ``ranks`` says which differences are more than chance."""
+def render(subjects: Sequence[Subject], *, title: str, ranked: Sequence[Ranked] = ()) -> str:
+    """The page as text."""
     if not subjects:
         raise InputError("a page needs at least one run or file")
     script, style, frame = (_resource(name) for name in ("page.js", "page.css", "page.html"))
@@ -71,14 +79,19 @@ def render(subjects: Sequence[Subject], *, title: str, ranks: Sequence[Ranked] =
         title=html.escape(title),
         digest=digest,
         style=style,
-        verdict=_sentences(verdict(subjects, ranks)),
-        results=_titled(results_table(all_lines, _present(all_lines), marks=marks_of(ranks))),
-        runs=_titled(_runs_table(all_lines)),
+        verdict=_sentences(verdict(subjects, ranked)),
+        results=_results(all_lines, marks_of(ranked)),
         version=html.escape(acls.__version__),
         date=f"{now:%Y-%m-%d %H:%M} UTC",
         data=embedded(_data(subjects)),
         script=script,
     )
+
+
+def results(subjects: Sequence[Subject], ranked: Sequence[Ranked] = ()) -> Table:
+    """The table over seeds, with the best marked where it differs from the next by more than chance."""
+    all_lines = lines(list(subjects))
+    return results_table(all_lines, _present(all_lines), marks=marks_of(ranked))
 
 
 def embedded(value: Any) -> str:
@@ -97,15 +110,28 @@ def _sentences(sentences: Sequence[str]) -> str:
     return "\n".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences)
 
 
-def _titled(table: Table) -> str:
-    return table.html().replace("<table>", '<table class="sortable">', 1)
+def _results(all_lines: Sequence[Line], marks: Marks) -> str:
+    """The table over seeds and, folded away, that of every network; only the latter where no method has two seeds."""
+    networks = _scrolling(_runs_table(all_lines, marks), "Results by network")
+    if all(len(group) == 1 for group in lines_by_method(all_lines).values()):
+        return f'<p class="hint">{_FLOOR}</p>\n{networks}'
+    summary = _scrolling(results_table(all_lines, _present(all_lines), marks=marks), "Results by method")
+    return (
+        f'<p class="hint">Mean ± standard deviation over seeds.</p>\n{summary}\n'
+        "<details><summary>Every network, with intervals and noise floors</summary>\n"
+        f'<p class="hint">{_FLOOR}</p>\n{networks}\n</details>'
+    )
+
+
+def _scrolling(table: Table, label: str) -> str:
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="{label}">\n{table.html()}\n</div>'
 
 
 def _present(all_lines: Sequence[Line]) -> list[str]:
     return [name for name in COLUMNS if any(number(line, name) is not None for line in all_lines)]
 
 
-def _runs_table(all_lines: Sequence[Line]) -> Table:
+def _runs_table(all_lines: Sequence[Line], marks: Marks) -> Table:
     """Every network in every state with its intervals and floors."""
     names = _present(all_lines)
     titles = [title for name in names for title in _columns(name)]
@@ -113,6 +139,10 @@ def _runs_table(all_lines: Sequence[Line]) -> Table:
     for line in all_lines:
         cells = [cell for name in names for cell in _cells(name, line.metrics.get(name))]
         table.add(line.method, "" if line.seed is None else str(line.seed), line.posthoc, *cells, str(line.n))
+        if all(other.seed is None for other in all_lines):  # else marks are about means
+            for name in names:
+                if mark := marks.get((line.method, line.posthoc, name)):
+                    table.marks[len(table.rows) - 1, 3 + titles.index(metric(name).title)] = mark
     return table
 
 

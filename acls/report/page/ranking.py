@@ -13,7 +13,7 @@ from acls.study.store import Row
 METRICS = ("accuracy", "ece", "aece", "classwise_ece", "nll", "brier")
 
 
-def ranked(subjects: Sequence[Subject]) -> list[Ranked]:
+def rank_subjects(subjects: Sequence[Subject]) -> list[Ranked]:
     """The best by each metric against the next; nothing where the subjects are not about the same samples."""
     rows, recount = [], {}
     for subject in subjects:

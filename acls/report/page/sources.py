@@ -48,6 +48,16 @@ def is_study(path: Path) -> bool:
     return (path / STUDY).is_file()
 
 
+def holds_runs(path: str | Path) -> bool:
+    """Whether a path is the folder of a run, of a study, or of folders of runs."""
+    folder = Path(path)
+    return is_study(folder) or is_run(folder) or bool(_runs_in(folder))
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    return sorted(child for child in folder.iterdir() if is_run(child)) if folder.is_dir() else []
+
+
 def of_path(path: str | Path, *, replicates: int = REPLICATES, images: str | Path | None = None) -> list[Subject]:
     """The subjects of a run folder, a study folder, a folder of runs, or a file of predictions with standard names."""
     folder, album = Path(path), Album()
@@ -55,8 +65,7 @@ def of_path(path: str | Path, *, replicates: int = REPLICATES, images: str | Pat
         return of_study(folder)
     if is_run(folder):
         return [of_run(folder, replicates=replicates)]
-    runs = sorted(child for child in folder.iterdir() if is_run(child)) if folder.is_dir() else []
-    if runs:
+    if runs := _runs_in(folder):
         return [of_run(run, replicates=replicates, album=album) for run in runs]
     return [of_file(path, replicates=replicates, images=images)]
 

@@ -1,0 +1,113 @@
+"""Write a page about runs, studies or saved predictions: verdict, tables, interactive diagrams, in one offline file.
+
+A run is what `acls train` wrote, a study what `acls compare` wrote; several runs or files are compared on one page.
+Files are measured as by `acls evaluate`, and once more after temperature scaling, each half of the rows scaled by the
+temperature of the other half.
+"""
+
+from __future__ import annotations
+
+import argparse
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from acls.cli.inputs import NAMES, add_columns, models_of
+from acls.errors import InputError
+
+if TYPE_CHECKING:
+    from acls.report.page import Subject
+
+FORMATS = ("png", "svg", "pdf")
+TABLES = ("text", "markdown", "latex", "csv")
+
+EXAMPLE = f"""\
+examples:
+  acls report runs/digits_cnn-ACLS-1 --open
+  acls report studies/digits_cnn --out report.html --figures figures --format pdf
+  acls report before.npz after.npz --table latex
+  acls report nets.npz --logits resnet20 --logits resnet56
+  acls report preds.csv --probs p0,p1,p2 --label y --images pictures/
+
+{NAMES}"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``acls report``."""
+    parser.add_argument(
+        "files",
+        metavar="RUN|STUDY|FILE",
+        nargs="+",
+        help="folder of a run, of several or of a study; file of predictions",
+    )
+    parser.add_argument(
+        "--out", metavar="FILE", help="the page (default: report.html, in the folder where there is one)"
+    )
+    parser.add_argument("--open", action="store_true", help="show the page in the browser")
+    parser.add_argument("--title", help="heading of the page")
+    parser.add_argument("--figures", metavar="DIR", help="also write every figure into this folder")
+    parser.add_argument("--format", choices=FORMATS, default="png", help="of the figures")
+    parser.add_argument("--table", choices=TABLES, help="also print the table")
+    parser.add_argument("--images", metavar="DIR|FILE", help="pictures of the rows: a folder, .npy or .npz, in order")
+    parser.add_argument("--bootstrap", type=int, default=1000, metavar="N", help="resamples for intervals; 0 for none")
+    parser.add_argument("--json", action="store_true", help="print one JSON object: the verdict, and what was written")
+    parser.add_argument("--quiet", action="store_true", help="print no verdict")
+    add_columns(parser, several=True)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, write, and say where it is."""
+    if args.bootstrap < 0:
+        raise InputError(f"--bootstrap is {args.bootstrap}, but 0 or more is called for")
+    from acls.report.page import rank_subjects, results, write
+    from acls.report.page.words import verdict
+    from acls.report.tables import paragraph
+
+    subjects = _subjects(args)
+    page = Path(args.out) if args.out else _default_page(args.files)
+    ranked = rank_subjects(subjects) if args.bootstrap else []
+    write(subjects, page, title=args.title, ranked=ranked)
+    figures = _draw(args, subjects)
+    table = results(subjects, ranked).show(args.table) if args.table else None
+    told = verdict(subjects, ranked)
+    if args.json:
+        import json
+
+        files = {"report": str(page), "figures": [str(path) for path in figures]}
+        print(json.dumps({"verdict": told, **files, "table": table}, indent=2, ensure_ascii=False))
+    else:
+        if not args.quiet:
+            print("\n".join(map(paragraph, told)), end="\n\n")
+        if table is not None:
+            print(table, end="\n\n")
+        if figures:
+            print(f"figures: {len(figures)} in {args.figures}")
+        print(f"report: {page}")
+    if args.open:
+        webbrowser.open(page.absolute().as_uri())
+    return 0
+
+
+def _subjects(args: argparse.Namespace) -> list[Subject]:
+    from acls.report.page import holds_runs, of_file, of_path
+
+    folders = [path for path in args.files if holds_runs(path)]
+    files = argparse.Namespace(**{**vars(args), "files": [path for path in args.files if path not in folders]})
+    if not files.files and (args.logits or args.probs or args.log_probs or args.images):
+        raise InputError("--images and names of scores are for files of predictions, but only folders of runs came")
+    found = [subject for path in folders for subject in of_path(path, replicates=args.bootstrap)]
+    common = {"ignore_index": args.ignore_index, "replicates": args.bootstrap, "images": args.images}
+    models = models_of(files) if files.files else []
+    return found + [of_file(path, columns, title=title, **common) for title, path, columns in models]
+
+
+def _default_page(files: list[str]) -> Path:
+    return Path(files[0], "report.html") if len(files) == 1 and Path(files[0]).is_dir() else Path("report.html")
+
+
+def _draw(args: argparse.Namespace, subjects: list[Subject]) -> list[Path]:
+    if not args.figures:
+        return []
+    from acls.report.gallery import write_figures
+
+    return write_figures(subjects, args.figures, args.format)

@@ -1,0 +1,91 @@
+"""Every figure that fits a set of networks, written into a folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from acls.report.figures import classes, epochs, histogram, overlay, pareto, reliability
+from acls.report.figures.style import canvas, save
+from acls.report.page.subjects import AS_IS, State, Subject, lines
+from acls.report.page.words import by_method
+from acls.report.results import number
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def write_figures(subjects: Sequence[Subject], folder: str | Path, form: str = "png") -> list[Path]:
+    """Write the figures of the networks, one by one and together, as png, svg or pdf; return their files."""
+    folder = Path(folder)
+    written = []
+
+    def keep(figure: Figure, name: str) -> None:
+        path = folder / f"{name}.{form}"
+        save(figure, path)
+        written.append(path)
+
+    for subject in subjects:
+        for state in subject.states:
+            if state.suite is None:
+                continue
+            name = _name(subject, state)
+            cells = state.suite.confidences.cells()
+            keep(reliability.plot(state.suite.bins.reliability(), cells=cells)[0], f"reliability-{name}")
+            drawn, (ax,) = canvas(height=2.6)
+            histogram.draw(histogram.prepare(cells), ax)
+            keep(drawn, f"confidence-{name}")
+            if state.suite.classwise is not None:
+                keep(classes.figure(state.suite.classwise, subject.names), f"classes-{name}")
+    for posthoc in dict.fromkeys(state.name for subject in subjects for state in subject.states):
+        shown = [(one, state) for one in subjects for state in one.states if state.name == posthoc and state.suite]
+        if len(shown) > 1:
+            drawn, (ax,) = canvas()
+            bins = {_title(one): state.suite.bins.reliability() for one, state in shown if state.suite}
+            overlay.draw(overlay.prepare(bins), ax)
+            keep(drawn, f"overlay{_suffix(posthoc)}")
+    points = _points(subjects)
+    if len(points) > 1:
+        drawn, (ax,) = canvas(height=3.0)
+        pareto.draw(pareto.prepare(points), ax)
+        keep(drawn, "pareto")
+    trained = {
+        name: histories
+        for name, group in by_method(subjects).items()
+        if (histories := [one.history for one in group if one.history])
+    }
+    if trained:
+        drawn, (ax,) = canvas(height=2.6)
+        epochs.draw(epochs.prepare(trained), ax)
+        keep(drawn, "epochs")
+    return written
+
+
+def _points(subjects: Sequence[Subject]) -> dict[str, list[tuple[float, float]]]:
+    """Accuracy and ECE of each network by its method, with and without post-hoc calibration."""
+    points: dict[str, list[tuple[float, float]]] = {}
+    for line in lines(list(subjects)):
+        accuracy, ece = number(line, "accuracy"), number(line, "ece")
+        if accuracy is not None and ece is not None:
+            after = "" if line.posthoc == AS_IS else f" + {line.posthoc}"
+            points.setdefault(f"{line.method}{after}", []).append((accuracy, ece))
+    return points
+
+
+def _title(subject: Subject) -> str:
+    return subject.method if subject.seed is None else f"{subject.method}, seed {subject.seed}"
+
+
+def _name(subject: Subject, state: State) -> str:
+    seed = "" if subject.seed is None else f"-{subject.seed}"
+    return _slug(subject.method) + seed + _suffix(state.name)
+
+
+def _suffix(posthoc: str) -> str:
+    return "" if posthoc == AS_IS else f"-after-{_slug(posthoc)}"
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.=_]+", "-", text).strip("-.") or "network"
