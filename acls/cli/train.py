@@ -5,11 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from acls.cli.settings import add_settings, apply, read_loss_fields, settings_of
-from acls.errors import InputError
+from acls.errors import InputError, MissingExtra
 from acls.options import leaves
 from acls.recipes import RECIPES, Recipe, find, load_recipe
+
+if TYPE_CHECKING:
+    from acls.train import Result
 
 EXAMPLE = """\
 examples:
@@ -31,6 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", metavar="RUN", help="go on with the run in this folder, where its state was saved")
     parser.add_argument("--out", metavar="RUN", help="folder of the run (default: runs/RECIPE-LOSS-SEED)")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, from a few timed steps, and stop")
+    parser.add_argument("--no-figures", action="store_true", help="draw no figures of the finished run")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     add_settings(parser, leaves(Recipe))
     parser.set_defaults(takes_rest=True)
@@ -59,6 +64,7 @@ def _chosen(args: argparse.Namespace) -> Recipe:
 
 
 def _train(recipe: Recipe | None, args: argparse.Namespace) -> int:
+    from acls import distributed
     from acls.train import TrainingStopped, fit, make_plan, resume
 
     try:
@@ -72,6 +78,10 @@ def _train(recipe: Recipe | None, args: argparse.Namespace) -> int:
     except TrainingStopped as error:
         print(f"acls train: {error}", file=sys.stderr)
         return 1
+    if distributed.rank() > 0:
+        return 0
+    if not args.no_figures:
+        _draw(result)
     for part, numbers in (("validation", result.val), ("test", result.test)):
         told = [f"accuracy {100 * numbers['accuracy']:.2f} %"]
         if "miou" in numbers:
@@ -80,3 +90,21 @@ def _train(recipe: Recipe | None, args: argparse.Namespace) -> int:
         print(f"{part:<10}  {'  '.join(told)}  NLL {numbers['nll']:.4f}  n {numbers['n']:,}")
     print(f"best epoch {result.best_epoch + 1}; the run is in {result.folder}")
     return 0
+
+
+def _draw(result: Result) -> None:
+    """Write the reliability of both parts, and how the numbers moved, into the run; nothing without matplotlib."""
+    from acls.report.figures import epochs, reliability, style
+    from acls.train import RunFolder
+
+    folder = RunFolder(result.folder)
+    try:
+        figure, axes = style.canvas(2, 2, width=2 * style.COLUMN_INCHES, height=1.5 * style.COLUMN_INCHES)
+    except MissingExtra:
+        return
+    for ax, metric in zip(axes, ("accuracy", "nll", "ece", "temperature"), strict=True):
+        epochs.draw(epochs.prepare({"validation": [result.history]}, metric), ax)
+    style.save(figure, folder.figure("epochs"))
+    for part, suite in result.suites.items():
+        figure, _ = reliability.plot(suite.bins.reliability(), cells=suite.confidences.cells())
+        style.save(figure, folder.figure(f"reliability_{part}"))

@@ -10,9 +10,8 @@ from torch import Tensor
 from acls import distributed
 from acls.data.keyed import uniform
 from acls.data.parts import Part
-from acls.metrics import Suite
+from acls.metrics import Confusion, Suite
 from acls.predictions import Predictions
-from acls.shapes import flatten
 from acls.train.live import Sample
 from acls.train.session import Session
 
@@ -22,15 +21,15 @@ class Evaluation:
     """The tallies of a part, over all processes, and a sample of this process's logits."""
 
     suite: Suite
-    confusion: Tensor | None
-    """``(K, K)`` counts, true by predicted class, of dense label maps; None for one label a sample."""
+    confusion: Confusion | None
+    """Which class was taken for which, of label maps; None for one label a sample."""
     sample: Sample
 
     def summary(self) -> dict[str, float]:
         """Every metric by name; for label maps also the mean IoU, of all classes and without class 0."""
         result = self.suite.summary()
         if self.confusion is not None:
-            result |= {"miou": mean_iou(self.confusion), "miou_foreground": mean_iou(self.confusion, first=1)}
+            result |= {"miou": self.confusion.miou(), "miou_foreground": self.confusion.miou(without=0)}
         return result
 
 
@@ -38,35 +37,20 @@ def evaluate(session: Session, part: Part) -> Evaluation:
     """Evaluate the judged network on a part; each process works off its share, none twice."""
     data = session.data
     suite: Suite | None = None
-    confusion: Tensor | None = None
+    confusion: Confusion | None = None
     sample = Sample(len(part))
     for logits, target, index in session.outputs(part):
         counted = Suite.of(logits, target, ignore_index=data.void)
         suite = counted if suite is None else suite + counted
         if data.segmentation:
-            pairs = count_pairs(logits, target, data.void)
+            pairs = Confusion.of(logits, target, ignore_index=data.void)
             confusion = pairs if confusion is None else confusion + pairs
         sample.add(logits, target, index)
     if suite is None:  # more processes than samples: this one adds nothing, but takes part in the sums
         empty = torch.zeros(0, data.n_classes, device=session.fabric.device)
-        suite = Suite.of(empty, empty[:, 0].long(), ignore_index=data.void)
-        confusion = torch.zeros(data.n_classes, data.n_classes, dtype=torch.int64) if data.segmentation else None
-    return Evaluation(suite.all_reduce(), None if confusion is None else distributed.all_reduce(confusion), sample)
-
-
-def count_pairs(logits: Tensor, target: Tensor, void: int) -> Tensor:
-    """How many positions of each true class were given each class, ``(K, K)``."""
-    at = flatten(logits, target, ignore_index=void).compact()
-    cell = at.target * at.n_classes + at.logits.argmax(1)
-    return torch.bincount(cell, minlength=at.n_classes**2).reshape(at.n_classes, at.n_classes)
-
-
-def mean_iou(confusion: Tensor, first: int = 0) -> float:
-    """Mean intersection over union of the classes from number ``first`` on, without those that never occur."""
-    hits = confusion.diagonal().double()
-    union = confusion.sum(0) + confusion.sum(1) - confusion.diagonal()
-    seen = union[first:] > 0
-    return float((hits[first:] / union[first:].clamp(min=1))[seen].mean()) if bool(seen.any()) else 0.0
+        suite = Suite.of(empty, empty[:, 0].long())
+        confusion = Confusion.of(empty, empty[:, 0].long()) if data.segmentation else None
+    return Evaluation(suite.all_reduce(), None if confusion is None else confusion.all_reduce(), sample)
 
 
 def predict(session: Session, part: Part, *, pixels: int, meta: dict[str, str], passes: int = 0) -> Predictions:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
 import signal
@@ -23,13 +24,13 @@ from acls.data import DataOptions
 from acls.data.parts import Part, batches
 from acls.errors import InputError, require, suggest
 from acls.losses import Epoch
+from acls.metrics import Suite
 from acls.predictions import Predictions
 from acls.recipes import Recipe
 from acls.storage import load_tensors, write_text
 from acls.train.checkpoint import load_state, save_state
 from acls.train.errors import TrainingStopped
 from acls.train.evaluate import evaluate, predict
-from acls.train.figures import draw_figures
 from acls.train.folder import RunFolder, new_folder, open_run
 from acls.train.live import outlook, regulariser
 from acls.train.loggers import Logger, make_loggers
@@ -52,6 +53,8 @@ class Result:
     """The epoch, from 0, whose weights are the best on the validation part."""
     val: dict[str, float]
     test: dict[str, float]
+    suites: dict[str, Suite]
+    """The tallies of both parts, by name, for figures and all else that wants more than the numbers."""
     history: list[dict[str, float]]
 
 
@@ -216,12 +219,11 @@ def _measure(session: Session, at: Progressed) -> dict[str, float]:
 
 
 def _finish(session: Session, folder: RunFolder, at: Progressed) -> Result:
-    """Predict with the best weights, and write the predictions, the summary and the figures."""
+    """Predict with the best weights, and write the predictions and the summary."""
     tensors, meta = load_tensors(folder.best)
     session.judged.load_state_dict(tensors)
-    parts, summaries = {"val": session.data.val, "test": session.data.test}, {}
-    suites = {}
-    for name, part in parts.items():
+    summaries, suites = {}, {}
+    for name, part in (("val", session.data.val), ("test", session.data.test)):
         evaluation = evaluate(session, part)
         summaries[name], suites[name] = evaluation.summary(), evaluation.suite
         described = {"recipe": session.recipe.name, "loss": repr(session.loss), "part": name, **meta}
@@ -232,10 +234,8 @@ def _finish(session: Session, folder: RunFolder, at: Progressed) -> Result:
     if session.fabric.is_global_zero:
         text = {"best_epoch": at.best_epoch, "loss": session.loss.settings(), **summaries}
         write_text(folder.summary, json.dumps(text, indent=2) + "\n")
-        if session.recipe.figures:
-            draw_figures(folder, at.history, suites)
     distributed.barrier()
-    return Result(folder.path, at.best_epoch, summaries["val"], summaries["test"], at.history)
+    return Result(folder.path, at.best_epoch, summaries["val"], summaries["test"], suites, at.history)
 
 
 def _is_better(recipe: Recipe, row: dict[str, float], best: float | None) -> bool:
@@ -244,7 +244,7 @@ def _is_better(recipe: Recipe, row: dict[str, float], best: float | None) -> boo
     if name not in row:
         known = [key.removeprefix("val/") for key in row if key.startswith("val/")]
         raise InputError(f"the best checkpoint cannot be chosen by {recipe.select!r}{suggest(recipe.select, known)}")
-    if best is None:
+    if best is None or math.isnan(best):
         return True
     return row[name] < best if recipe.select in LOWER_IS_BETTER else row[name] > best
 

@@ -23,13 +23,13 @@ ALL = {name: LossOptions(name=name, protocol={"margin": 1.0}) for name in REGIST
 
 def digits(**changes):
     """Digits with the small network: by default two epochs of three steps."""
-    fast = {"epochs": 2, "limit_batches": 3, "log": (), "figures": False, "accelerator": "cpu"}
+    fast = {"epochs": 2, "limit_batches": 3, "log": (), "accelerator": "cpu"}
     return replace(find("digits_cnn"), **(fast | changes))
 
 
 def maps(**changes):
     """Synthetic segmentation with the small encoder-decoder."""
-    fast = {"epochs": 2, "limit_batches": 2, "log": (), "figures": False, "accelerator": "cpu"}
+    fast = {"epochs": 2, "limit_batches": 2, "log": (), "accelerator": "cpu"}
     same = find("synthetic_unet")
     return replace(same, **({"data": replace(same.data, n_samples=80)} | fast | changes))
 

@@ -6,7 +6,7 @@ from acls.cli import main
 from acls.predictions import Predictions
 from acls.recipes import RECIPES, load_recipe
 
-FAST = ["--epochs", "1", "--limit-batches", "2", "--log", "", "--figures", "false", "--quiet"]
+FAST = ["--epochs", "1", "--limit-batches", "2", "--log", "", "--no-figures", "--quiet"]
 
 
 @pytest.fixture(scope="module")
@@ -108,3 +108,11 @@ def test_progress_tells_a_line_an_epoch(capsys, tmp_path):
     command = ["train", "digits_cnn", "--out", str(tmp_path / "run"), *FAST[:-1]]
     assert main(command) == 0
     assert "epoch 1/1  loss" in capsys.readouterr().out
+
+
+def test_a_finished_run_is_drawn(tmp_path):
+    command = ["train", "digits_cnn", "--out", str(tmp_path / "run"), *FAST]
+    command.remove("--no-figures")
+    assert main(command) == 0
+    names = {path.name for path in (tmp_path / "run" / "figures").iterdir()}
+    assert names == {"epochs.png", "reliability_val.png", "reliability_test.png"}

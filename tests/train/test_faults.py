@@ -157,7 +157,7 @@ def test_a_model_for_images_is_refused_for_label_maps(tmp_path, capsys):
 
 def test_a_data_set_that_shrank_is_noticed_on_resume(tmp_path, capsys):
     root = class_folders(tmp_path / "images")
-    assert train("custom", root, tmp_path, "--model", "resnet8", "--figures", "false") == 0
+    assert train("custom", root, tmp_path, "--model", "resnet8", "--no-figures") == 0
     (root / "ant" / "0.png").unlink()
     capsys.readouterr()
     assert main(["train", "--resume", str(tmp_path / "run")]) == 2

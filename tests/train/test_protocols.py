@@ -8,7 +8,7 @@ from acls.recipes import find
 from acls.train import fit, make_plan
 from tests.data.folders import cifar10_binary, class_folders, imagenet, masked_folders, tiny_imagenet, voc
 
-SMALL = {"epochs": 1, "limit_batches": 2, "batch": 3, "eval_batch": 2, "log": "", "figures": False, "data.workers": 0}
+SMALL = {"epochs": 1, "limit_batches": 2, "batch": 3, "eval_batch": 2, "log": "", "data.workers": 0}
 LAYOUTS = {
     "cifar10_resnet50": (cifar10_binary, {}),
     "cifar10_resnet101": (cifar10_binary, {}),

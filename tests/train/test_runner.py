@@ -17,7 +17,6 @@ from acls.predictions import Predictions
 from acls.recipes import LossOptions, load_recipe
 from acls.storage import load_tensors
 from acls.train import TrainingStopped, fit, open_run, predict_run
-from acls.train.evaluate import mean_iou
 from acls.train.live import Sample, outlook, regulariser
 from acls.train.precision import check_bf16
 from acls.train.session import Session, build_optimizer
@@ -27,7 +26,7 @@ from tests.train.quick import digits, maps
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "digits"
-    recipe = digits(epochs=3, limit_batches=None, log=("tensorboard",), figures=True)
+    recipe = digits(epochs=3, limit_batches=None, log=("tensorboard",))
     return fit(recipe, folder, show=False)
 
 
@@ -44,8 +43,6 @@ def test_a_run_folder_holds_all_that_is_needed_to_repeat_and_judge_it(run):
         "resume.safetensors",
         "predictions/val.safetensors",
         "predictions/test.safetensors",
-        "figures/curves.png",
-        "figures/reliability.png",
     } <= names
     assert any(name.startswith("tensorboard/events") for name in names)
     environment = json.loads((run.folder / "environment.json").read_text())
@@ -233,12 +230,6 @@ def test_dense_predictions_hold_labelled_pixels_of_every_image(tmp_path):
     predictions = Predictions.load(tmp_path / "run" / "predictions" / "test.safetensors")
     assert torch.bincount(predictions.image).tolist() == [7] * 32
     assert 0 < result.test["miou_foreground"] <= 1
-
-
-def test_mean_iou_by_hand():
-    confusion = torch.tensor([[2, 1, 0], [0, 3, 0], [0, 0, 0]])
-    assert mean_iou(confusion) == pytest.approx((2 / 3 + 3 / 4) / 2)
-    assert mean_iou(confusion, first=1) == pytest.approx(3 / 4)
 
 
 # -- live numbers --------------------------------------------------------------------------------------------------
