@@ -30,7 +30,6 @@ METRICS = {
     "accuracy": Metric("accuracy %"),
     "ece": Metric("ECE %"),
     "ece_floor": Metric("floor %"),
-    "ece_floor": Metric("noise floor %"),
     "aece": Metric("adaptive ECE %"),
     "classwise_ece": Metric("classwise ECE %"),
     "smece": Metric("SmoothECE %"),
