@@ -1,0 +1,126 @@
+"""scikit-learn face: an estimator whose probabilities a calibrator of acls has calibrated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin, clone, is_classifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import cross_val_predict
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from acls.calibrators import make_calibrator
+from acls.errors import InputError
+from acls.modules import choose
+
+SCORES = ("estimator", "logits", "probs")
+
+
+class CalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A classifier with calibrated ``predict_proba``.
+
+    ``scores="estimator"``: an estimator is fitted (a `LogisticRegression` where none is given), and the calibrator to
+    its out-of-fold scores from ``cv`` folds, so both use all data; ``cv="prefit"`` takes an estimator that is fitted
+    and the data for the calibrator alone. The scores are the logs of ``predict_proba``, else ``decision_function``.
+    ``scores="logits"`` or ``"probs"``: X holds the scores of a model, a column a class, in the order of the sorted
+    labels.
+
+    ``method`` is a calibrator's name, ``method_params`` its fields.
+    """
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        method: str = "temperature",
+        method_params: dict[str, Any] | None = None,
+        scores: str = "estimator",
+        cv: int | str = 5,
+    ) -> None:
+        self.estimator = estimator
+        self.method = method
+        self.method_params = method_params
+        self.scores = scores
+        self.cv = cv
+
+    def fit(self, X: Any, y: Any) -> CalibratedClassifier:
+        """Fit the estimator, if there is one, and the calibrator."""
+        choose("scores", self.scores, SCORES)
+        X, y = validate_data(self, X, y, accept_sparse=True, dtype=None, ensure_all_finite=False)
+        check_classification_targets(y)
+        self.classes_, target = np.unique(y, return_inverse=True)
+        calibrator = make_calibrator(self.method, **(self.method_params or {}))
+        if self.scores != "estimator":
+            if X.shape[1] != len(self.classes_):
+                raise InputError(
+                    f"X has {X.shape[1]} columns, but y {len(self.classes_)} classes: with scores={self.scores!r} "
+                    "there is a column a class"
+                )
+            logits = self._logits(X)
+        elif self.cv == "prefit":
+            check_is_fitted(self.estimator)
+            if not np.array_equal(self.estimator.classes_, self.classes_):
+                raise InputError("y holds other classes than the estimator was fitted to: calibrate on all of them")
+            self.estimator_ = self.estimator
+            logits = self._logits(X)
+        else:
+            logits = self._fit_estimator(X, y, target)
+        self.calibrator_ = calibrator.fit(logits, torch.from_numpy(target.astype(np.int64)))
+        return self
+
+    def predict_proba(self, X: Any) -> Any:
+        """Return calibrated probabilities, a column a class of ``classes_``."""
+        check_is_fitted(self, "calibrator_")
+        X = validate_data(self, X, accept_sparse=True, dtype=None, ensure_all_finite=False, reset=False)
+        with torch.no_grad():
+            return self.calibrator_(self._logits(X)).exp().numpy()
+
+    def predict(self, X: Any) -> Any:
+        """Return the most probable class."""
+        chosen = self.predict_proba(X).argmax(1)
+        return self.classes_[chosen]
+
+    def _fit_estimator(self, X: Any, y: Any, target: Any) -> torch.Tensor:
+        estimator = LogisticRegression() if self.estimator is None else self.estimator
+        if not is_classifier(estimator):
+            raise InputError(f"{type(estimator).__name__} is no classifier: pass one with predict_proba")
+        if len(self.classes_) < 2:
+            raise ValueError(
+                "this classifier needs samples of at least 2 classes in the data, but the data has one class"
+            )
+        self.estimator_ = clone(estimator).fit(X, y)
+        fewest = int(np.bincount(target).min())
+        if fewest < 2:
+            # A class that a fold would miss: no out-of-fold scores can be had.
+            return self._logits(X)
+        method = "predict_proba" if hasattr(estimator, "predict_proba") else "decision_function"
+        out_of_fold = cross_val_predict(clone(estimator), X, y, cv=min(int(self.cv), fewest), method=method)
+        return _as_logits(out_of_fold, method == "predict_proba")
+
+    def _logits(self, X: Any) -> torch.Tensor:
+        if self.scores != "estimator":
+            return _as_logits(np.asarray(X), self.scores == "probs")
+        if hasattr(self.estimator_, "predict_proba"):
+            return _as_logits(self.estimator_.predict_proba(X), True)
+        return _as_logits(self.estimator_.decision_function(X), False)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        if self.scores == "estimator":
+            from sklearn.utils import get_tags
+
+            inner = get_tags(LogisticRegression() if self.estimator is None else self.estimator)
+            tags.input_tags.sparse = inner.input_tags.sparse
+            tags.input_tags.allow_nan = inner.input_tags.allow_nan
+        return tags
+
+
+def _as_logits(scores: Any, probabilities: bool) -> torch.Tensor:
+    values = torch.from_numpy(np.array(scores, dtype=np.float64))
+    if values.ndim == 1:  # the score of the second of two classes
+        values = torch.stack([torch.zeros_like(values), values], dim=1)
+    return values.log() if probabilities else values

@@ -1,0 +1,83 @@
+"""The scikit-learn face behaves as scikit-learn's own estimators do."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn")
+
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
+from sklearn.model_selection import GridSearchCV, train_test_split
+from sklearn.naive_bayes import GaussianNB
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+from acls.errors import InputError
+from acls.integrations.sklearn import CalibratedClassifier
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return train_test_split(*load_digits(return_X_y=True), random_state=0)
+
+
+CHECKS = list(estimator_checks_generator(CalibratedClassifier()))
+
+
+@pytest.mark.parametrize(
+    ("estimator", "check"), CHECKS, ids=lambda one: getattr(getattr(one, "func", one), "__name__", "")
+)
+def test_estimator_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.parametrize("method", ["temperature", "vector", "isotonic", "beta"])
+def test_overconfident_naive_bayes_gets_better(digits, method):
+    x, x_test, y, y_test = digits
+    plain = GaussianNB().fit(x, y)
+    calibrated = CalibratedClassifier(GaussianNB(), method=method).fit(x, y)
+    assert log_loss(y_test, calibrated.predict_proba(x_test)) < 0.5 * log_loss(y_test, plain.predict_proba(x_test))
+
+
+def test_prefit_estimator_is_left_as_it_is(digits):
+    x, x_test, y, y_test = digits
+    fitted = GaussianNB().fit(x[:700], y[:700])
+    calibrated = CalibratedClassifier(fitted, cv="prefit").fit(x[700:], y[700:])
+    assert calibrated.estimator_ is fitted
+    assert (calibrated.predict(x_test) == fitted.predict(x_test)).all()  # temperature keeps the ranking
+    assert log_loss(y_test, calibrated.predict_proba(x_test)) < log_loss(y_test, fitted.predict_proba(x_test))
+
+
+def test_scores_may_be_given_directly(digits):
+    x, x_test, y, y_test = digits
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=100, max_iter=1000)).fit(x[:700], y[:700])
+    names = np.array(list("abcdefghij"))
+    by_logits = CalibratedClassifier(scores="logits").fit(model.decision_function(x[700:]), names[y[700:]])
+    by_probs = CalibratedClassifier(scores="probs").fit(model.predict_proba(x[700:]), names[y[700:]])
+    one = by_logits.predict_proba(model.decision_function(x_test))
+    other = by_probs.predict_proba(model.predict_proba(x_test))
+    assert np.allclose(one, other, atol=1e-6)
+    assert set(by_logits.predict(model.decision_function(x_test))) <= set(names)
+    assert log_loss(y_test, one) < log_loss(y_test, model.predict_proba(x_test))
+
+
+def test_an_estimator_without_probabilities_will_do(digits):
+    x, x_test, y, _ = digits
+    probs = CalibratedClassifier(LinearSVC(), method="vector").fit(x, y).predict_proba(x_test)
+    assert np.allclose(probs.sum(1), 1, atol=1e-6)
+
+
+def test_methods_can_be_searched(digits):
+    x, _, y, _ = digits
+    search = GridSearchCV(
+        CalibratedClassifier(GaussianNB(), cv=2), {"method": ["temperature", "vector"]}, cv=2, scoring="neg_log_loss"
+    ).fit(x[:400], y[:400])
+    assert search.best_params_["method"] in ("temperature", "vector")
+
+
+def test_wrong_number_of_columns_is_refused():
+    with pytest.raises(InputError, match="3 columns, but y 2 classes"):
+        CalibratedClassifier(scores="logits").fit(np.zeros((4, 3)), [0, 1, 0, 1])
