@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from acls.calibrators.base import Calibrator, Outcome
+from acls.calibrators.lookup import place
 from acls.calibrators.odds import normalized
 from acls.calibrators.rows import Rows
 from acls.errors import InputError
@@ -51,7 +52,7 @@ class Histogram(Calibrator):
         counts = torch.zeros((some.shape[1], self.bins), dtype=torch.float64, device=some.device)
         right = torch.zeros_like(counts)
         for logits, labels in rows:
-            index = torch.searchsorted(inner, logits.softmax(1).T.contiguous())
+            index = place(inner, logits.softmax(1).T.contiguous())
             hits = labels == torch.arange(logits.shape[1], device=logits.device)[:, None]
             counts.scatter_add_(1, index, torch.ones_like(index, dtype=torch.float64))
             right.scatter_add_(1, index, hits.double())
@@ -64,7 +65,7 @@ class Histogram(Calibrator):
 
     def _transform(self, rows: Tensor) -> Tensor:
         probs = rows.softmax(1)
-        index = torch.searchsorted(self.edges, probs.T.contiguous())
+        index = place(self.edges, probs.T.contiguous())
         mapped = self.value.gather(1, index).T
         return normalized(torch.lerp(mapped, probs, self.as_is).clamp(min=torch.finfo(probs.dtype).tiny).log())
 

@@ -49,10 +49,24 @@ def stack_tables(tables: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     return torch.stack([fill(x) for x, _ in tables]), torch.stack([fill(y) for _, y in tables])
 
 
+def place(edges: Tensor, values: Tensor) -> Tensor:
+    """Return how many of the sorted edges (P, L) are below each of the values (P, M)."""
+    if not torch.compiler.is_compiling():
+        return torch.searchsorted(edges, values)
+    # ONNX has no search: add the powers of two from the largest down, as long as the edge there is below.
+    length = edges.shape[1]
+    found = torch.zeros_like(values, dtype=torch.int64)
+    for step in (2**power for power in reversed(range(length.bit_length()))):
+        further = found + step
+        edge = edges.gather(1, (further - 1).clamp(max=length - 1))
+        found = torch.where((further <= length) & (edge < values), further, found)
+    return found
+
+
 def interpolate(values: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Look values (M, P) up in P piecewise linear tables x, y (P, L); beyond the ends the map is constant."""
     columns = values.T.contiguous()
-    right = torch.searchsorted(x, columns).clamp(1, max(x.shape[1] - 1, 1)).clamp(max=x.shape[1] - 1)
+    right = place(x, columns).clamp(1, max(x.shape[1] - 1, 1)).clamp(max=x.shape[1] - 1)
     left = (right - 1).clamp(min=0)
     x_left, x_right = x.gather(1, left), x.gather(1, right)
     share = ((columns - x_left) / (x_right - x_left).clamp(min=torch.finfo(x.dtype).tiny)).clamp(0, 1)
