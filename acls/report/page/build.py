@@ -209,8 +209,8 @@ def _state(state: State, most: int) -> dict[str, Any]:
         "protocol": state.protocol,
         "numbers": {
             name: [_finite(found[part]) for part in ("value", "low", "high", "floor")]
-            for name, found in state.numbers.items()
-            if name in METRICS
+            for name in METRICS
+            if (found := state.numbers.get(name)) is not None
         },
         "binned": None if suite is None else binned(suite.confidences),
         "classes": [] if suite is None or suite.classwise is None else by_class(suite.classwise, most),

@@ -1,0 +1,316 @@
+"""Each figure's data against an oracle, and each drawing in every format."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from matplotlib import rcParams
+
+from acls.errors import InputError
+from acls.losses import ACLS, CE, MbLS
+from acls.metrics import ClasswiseBins, Suite
+from acls.report.figures import (
+    activity,
+    boundary,
+    classes,
+    epochs,
+    heatmap,
+    histogram,
+    maps,
+    margins,
+    overlay,
+    pareto,
+    reliability,
+)
+from acls.report.figures.smooth import smooth_curve
+from acls.report.figures.style import canvas, save, strip_under
+from acls.report.shares import wilson
+from tests.report.made import confidences, predictions
+
+
+@pytest.fixture(scope="module")
+def p():
+    return predictions(n=4000)
+
+
+@pytest.fixture(scope="module")
+def suite(p):
+    return Suite.of(p.scores, p.labels, classwise=True)
+
+
+def histories(values):
+    return [{"epoch": epoch, "val/ece": value} for epoch, value in enumerate(values)]
+
+
+def dense(n=3, side=12, k=3):
+    random = torch.Generator().manual_seed(3)
+    labels = torch.zeros(n, side, side, dtype=torch.long)
+    labels[:, :, side // 2 :] = 1
+    labels[:, 0] = 255
+    return 3 * torch.randn(n, k, side, side, generator=random), labels
+
+
+def prepared(suite):
+    scores, labels = dense()
+    found, cells = suite.bins.reliability(), suite.confidences.cells()
+    return {
+        "reliability": (reliability, reliability.prepare(found, cells)),
+        "overlay": (overlay, overlay.prepare({"one": found, "two": found})),
+        "classes": (classes, classes.prepare(suite.classwise).classes[0]),
+        "histogram": (histogram, histogram.prepare(cells)),
+        "activity": (activity, activity.prepare(torch.linspace(0, 0.2, 50), "ACLS")),
+        "epochs": (epochs, epochs.prepare({"CE": [histories([0.3, 0.1]), histories([0.2, 0.2])]})),
+        "margins": (margins, margins.prepare({"ACLS": {6: [0.02, 0.03], 10: [0.01]}}, levels={"CE": 0.05})),
+        "heatmap": (heatmap, heatmap.prepare({(0.0, 0.0): [0.05], (0.1, 0.0): [0.02], (0.1, 0.01): [0.03]})),
+        "pareto": (pareto, pareto.prepare({"CE": [(0.9, 0.05)], "ACLS": [(0.91, 0.02)]})),
+        "maps": (maps, maps.prepare(scores[0], labels[0], ignore_index=255)),
+        "boundary": (boundary, boundary.prepare(scores, labels, ignore_index=255)),
+    }
+
+
+NAMES = list(prepared(Suite.of(torch.eye(3).repeat(9, 1), torch.arange(27) % 3, classwise=True)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_figure_draws_in_every_format_and_leaves_matplotlib_as_it_was(name, suite, tmp_path):
+    module, data = prepared(suite)[name]
+    before = dict(rcParams)
+    figure, (ax,) = canvas()
+    module.draw(data, ax)
+    marks = [*ax.patches, *ax.lines, *ax.collections, *ax.images]
+    assert marks, "nothing was drawn"
+    assert name == "maps" or ax.get_xlabel() or name == "classes"
+    for form, start in (("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")):
+        save(figure, tmp_path / f"{name}.{form}")
+        content = (tmp_path / f"{name}.{form}").read_bytes()
+        assert content.startswith(start)
+        assert len(content) > 3000
+    assert dict(rcParams) == before
+
+
+def test_pyplot_is_not_touched(suite):
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, torch\nfrom acls.metrics import Suite\nfrom acls.report.figures import reliability\n"
+        "reliability.plot(Suite.of(torch.eye(3), torch.arange(3)).bins.reliability())\n"
+        "assert 'matplotlib.pyplot' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_reliability_is_the_oracles_bins(p, suite):
+    confidence, right = confidences(p)
+    data = reliability.prepare(suite.bins.reliability(), suite.confidences.cells())
+    edges = np.linspace(0, 1, 16, dtype=np.float32)
+    for row in data.rows:
+        inside = (confidence > np.float32(row.lower)) & (confidence <= np.float32(row.upper))
+        assert row.count == inside.sum()
+        assert row.accuracy == pytest.approx(right[inside].mean())
+        assert row.confidence == pytest.approx(confidence[inside].mean(), rel=1e-5)
+        assert row.low <= row.accuracy <= row.high
+    held = np.histogram(confidence, edges)[0] > 0
+    assert len(data.rows) == held.sum(), "empty bins are left out"
+    assert data.ece == pytest.approx(suite.bins.ece)
+    assert sum(count for _, _, count in data.histogram) == len(p)
+
+
+def test_a_bar_is_as_tall_as_its_accuracy_and_the_gap_ends_at_the_confidence(suite):
+    data = reliability.prepare(suite.bins.reliability())
+    _, (ax, strip) = strip_under()
+    reliability.draw(data, ax, strip)
+    bars, gaps = ax.containers[:2]
+    assert [bar.get_height() for bar in bars] == pytest.approx([row.accuracy for row in data.rows])
+    assert [bar.get_y() + bar.get_height() for bar in gaps] == pytest.approx([row.confidence for row in data.rows])
+    assert sum(bar.get_height() for bar in strip.containers[0]) == data.n
+
+
+def test_wilson_covers_and_stays_within_its_range():
+    random = np.random.default_rng(0)
+    for share, n in ((0.5, 40), (0.95, 100), (0.02, 200)):
+        ends = [wilson(hits / n, n) for hits in random.binomial(n, share, 4000)]
+        covered = np.mean([low <= share <= high for low, high in ends])
+        assert 0.92 < covered < 0.985
+    assert wilson(0.0, 5)[0] == 0
+    assert wilson(1.0, 5)[1] == 1
+    assert wilson(1 + 1e-12, 5)[1] == 1
+
+
+def test_the_smooth_curve_of_a_calibrated_model_is_the_diagonal_and_bends_where_it_is_not():
+    calibrated, sharp = predictions(n=40_000, sharpness=1.0), predictions(n=40_000, sharpness=2.0)
+    curve = smooth_curve(Suite.of(calibrated.scores, calibrated.labels).confidences.cells())
+    inside = [low <= x <= high for x, low, high in zip(curve.confidence, curve.low, curve.high, strict=True)]
+    assert np.mean(inside) > 0.85
+    assert max(abs(x - y) for x, y in zip(curve.confidence, curve.accuracy, strict=True)) < 0.05
+    bent = smooth_curve(Suite.of(sharp.scores, sharp.labels).confidences.cells())
+    middle = [x - y for x, y in zip(bent.confidence, bent.accuracy, strict=True) if 0.6 < x < 0.95]
+    assert min(middle) > 0.03
+
+
+def test_the_smooth_curve_passes_through_the_bins_intervals(p, suite):
+    data = reliability.prepare(suite.bins.reliability(), suite.confidences.cells())
+    for row in data.rows:
+        if row.count > 100 and row.upper < 0.99:
+            at = float(np.interp(row.confidence, data.curve.confidence, data.curve.accuracy))
+            assert row.low - 0.03 < at < row.high + 0.03
+
+
+def test_a_curve_of_one_confidence_does_not_fail():
+    found = Suite.of_triples(torch.full((50,), 0.8), torch.zeros(50).long(), (torch.arange(50) % 5 == 0).long())
+    curve = smooth_curve(found.confidences.cells())
+    assert curve.accuracy == pytest.approx([0.8] * len(curve.accuracy), abs=1e-6)
+
+
+def test_the_class_grid_has_each_classs_own_bins(p, suite):
+    probability = torch.from_numpy(np.exp(p.scores.numpy().astype(np.float64))).double()
+    probability = (probability / probability.sum(1, keepdim=True)).numpy()
+    grid = classes.prepare(suite.classwise, [f"class {k}" for k in range(4)])
+    assert [one.name for one in grid.classes] == ["class 0", "class 1", "class 2", "class 3"]
+    edges = np.linspace(0, 1, 16)
+    for k, one in enumerate(grid.classes):
+        own = np.clip(np.digitize(probability[:, k], edges, right=True) - 1, 0, 14)
+        hits = p.labels.numpy() == k
+        expected = [hits[own == b].mean() for b in range(15) if (own == b).any()]
+        assert one.frequency == pytest.approx(expected, abs=1e-6)
+        assert one.labels == hits.sum()
+        assert sum(one.count) == len(p)
+    assert np.mean([one.ece for one in grid.classes]) == pytest.approx(suite.classwise.ece)
+
+
+def test_of_many_classes_the_worst_calibrated_are_shown():
+    many = predictions(n=500, classes=40)
+    found = ClasswiseBins.of(many.scores, many.labels)
+    grid = classes.prepare(found, most=6)
+    assert grid.left_out == 34
+    assert [one.ece for one in grid.classes] == sorted(found.ece_by_class().tolist(), reverse=True)[:6]
+    with pytest.raises(InputError, match="3 names for 40 classes"):
+        classes.prepare(found, ["a", "b", "c"])
+
+
+def test_the_histogram_counts_right_and_wrong(p, suite):
+    confidence, right = confidences(p)
+    data = histogram.prepare(suite.confidences.cells(), bins=10)
+    edges = np.linspace(0, 1, 11).astype(np.float32)
+    place = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, 9)
+    assert data.right == np.bincount(place[right], minlength=10).tolist()
+    assert data.wrong == np.bincount(place[~right], minlength=10).tolist()
+    assert data.accuracy == pytest.approx(right.mean())
+
+
+def test_activity_is_the_share_of_samples_whose_regulariser_is_not_zero():
+    logits, target = torch.tensor([[9.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 2.0, 0.0]]), torch.tensor([0, 1, 1])
+    values = activity.penalties(MbLS(margin=6.0, reduction="none"), logits, target)
+    assert values.shape == (3,)
+    found = activity.prepare(values)
+    assert found.inactive == pytest.approx(2 / 3)
+    assert sum(found.shares) == pytest.approx(1)
+    assert found.shares[-1] == pytest.approx(1 / 3), "what is beyond the largest value counts as it"
+
+
+def test_activity_refuses_what_has_no_value_a_sample():
+    logits, target = torch.randn(5, 3), torch.zeros(5).long()
+    with pytest.raises(InputError, match="no regulariser"):
+        activity.penalties(CE(reduction="none"), logits, target)
+    with pytest.raises(InputError, match='reduction="none"'):
+        activity.penalties(ACLS(margin=1.0), logits, target)
+    with pytest.raises(InputError, match="finite"):
+        activity.prepare(torch.tensor([float("nan")]))
+
+
+def test_epochs_are_counted_from_one_and_averaged_over_the_seeds_that_reached_them():
+    line = epochs.prepare({"CE": [histories([0.3, 0.1]), histories([0.1, 0.2, 0.4])]}).methods["CE"]
+    assert line.epoch == [1, 2, 3]
+    assert line.mean == pytest.approx([0.2, 0.15, 0.4])
+    assert line.low == pytest.approx([0.1, 0.1, 0.4])
+    assert line.high == pytest.approx([0.3, 0.2, 0.4])
+    with pytest.raises(InputError, match="no val/nll"):
+        epochs.prepare({"CE": [histories([0.1])]}, "nll")
+
+
+def test_the_sweep_has_its_margins_ascending():
+    at, mean, deviation = margins.prepare({"ACLS": {10: [0.01, 0.03], 2: [0.05]}}).methods["ACLS"]
+    assert at == [2, 10]
+    assert mean == pytest.approx([0.05, 0.02])
+    assert deviation == pytest.approx([0, math.sqrt(2) * 0.01])
+
+
+def test_the_heat_map_finds_the_least_and_leaves_holes():
+    found = heatmap.prepare({(0.1, 0.0): [0.02, 0.04], (0.0, 0.0): [0.05], (0.1, 0.01): [0.02]})
+    assert found.first == [0.0, 0.1]
+    assert found.second == [0.0, 0.01]
+    assert found.values == [[0.05, None], [pytest.approx(0.03), 0.02]]
+    assert found.best() == (1, 1)
+
+
+def test_nothing_on_the_front_is_beaten_and_all_else_is():
+    random = np.random.default_rng(1)
+    points = {f"m{i}": [tuple(pair)] for i, pair in enumerate(random.random((60, 2)).round(1))}
+    found = pareto.prepare(points)
+
+    def beats(one, other):
+        no_worse = one.accuracy >= other.accuracy and one.ece <= other.ece
+        return no_worse and (one.accuracy > other.accuracy or one.ece < other.ece)
+
+    unbeaten = {(q.accuracy, q.ece) for q in found.points if not any(beats(o, q) for o in found.points)}
+    assert {(q.accuracy, q.ece) for q in found.front} == unbeaten
+    assert [q.accuracy for q in found.front] == sorted(q.accuracy for q in found.front)
+
+
+def test_the_map_is_confidence_minus_correctness_with_holes_where_labels_do_not_count():
+    scores, labels = dense()
+    found = maps.prepare(scores[0], labels[0], ignore_index=255)
+    soft = scores[0].softmax(0)
+    expected = soft.amax(0) - (soft.argmax(0) == labels[0]).float()
+    assert torch.isnan(found.residual[0]).all()
+    assert torch.allclose(found.residual[1:], expected[1:], atol=1e-6)
+    assert found.confidence - found.accuracy == pytest.approx(float(expected[1:].mean()), abs=1e-5)
+    with pytest.raises(InputError, match=r"\(N, K, H, W\)"):
+        maps.top_maps(scores[0], labels[0])
+
+
+def test_distances_are_exact():
+    from scipy.ndimage import distance_transform_edt
+
+    random = np.random.default_rng(2)
+    for shape in ((9, 14), (1, 7), (20, 20)):
+        labels = torch.from_numpy(random.integers(0, 2, shape)).repeat_interleave(3, 0).repeat_interleave(2, 1)
+        edge = np.zeros(labels.shape, bool)
+        grid = labels.numpy()
+        for axis in (0, 1):
+            change = np.diff(grid, axis=axis) != 0
+            ahead, behind = [slice(None)] * 2, [slice(None)] * 2
+            ahead[axis], behind[axis] = slice(1, None), slice(None, -1)
+            edge[tuple(ahead)] |= change
+            edge[tuple(behind)] |= change
+        expected = distance_transform_edt(~edge)
+        assert torch.allclose(boundary.distance_to_boundary(labels), torch.from_numpy(expected))
+    assert torch.isinf(boundary.distance_to_boundary(torch.zeros(4, 4).long())).all()
+
+
+def test_groups_by_distance_hold_every_pixel_once_and_their_own_ece():
+    scores, labels = dense(n=4, side=30)
+    found = boundary.prepare(scores, labels, ignore_index=255, edges=(0, 2, 6))
+    assert sum(group.n for group in found.groups) == int((labels != 255).sum())
+    distance = torch.stack([boundary.distance_to_boundary(one) for one in labels])
+    near = (distance < 2) & (labels != 255)
+    first = found.groups[0]
+    assert first.n == int(near.sum())
+    flat = scores.permute(0, 2, 3, 1)[near]
+    assert first.ece == pytest.approx(Suite.of(flat, labels[near]).bins.ece)
+    assert first.accuracy == pytest.approx(float((flat.argmax(1) == labels[near]).double().mean()))
+
+
+def test_the_boundary_interval_is_over_images():
+    """Pixels of an image are right or wrong together: the interval is that of resampled images, not of pixels."""
+    random = np.random.default_rng(0)
+    _, labels = dense(n=40, side=10)
+    right = torch.from_numpy(random.random(40) < 0.7)
+    scores = torch.nn.functional.one_hot(torch.where(labels == 255, 0, labels), 3).permute(0, 3, 1, 2) * 2.0
+    scores[~right] = scores[~right].roll(1, 1)
+    group = boundary.prepare(scores, labels, ignore_index=255, edges=(0,)).groups[0]
+    means = [right.numpy()[random.integers(0, 40, 40)].mean() for _ in range(4000)]
+    assert group.half == pytest.approx(1.96 * np.std(means), rel=0.1)
+    as_if_independent = 1.96 * math.sqrt(group.accuracy * (1 - group.accuracy) / group.n)
+    assert group.half > 5 * as_if_independent
