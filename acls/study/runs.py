@@ -35,7 +35,7 @@ from acls.train import RunFolder, TrainingStopped, fit, resume
 from acls.train.session import build_loss
 
 NONE = "none"
-_FREE = ("loss", "seed", "log", "figures")
+_FREE = ("loss", "seed", "log")
 """Settings in which the runs of a study may differ."""
 
 
