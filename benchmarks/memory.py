@@ -1,6 +1,6 @@
 """Peak resident memory of ``acls evaluate`` and ``acls doctor`` on files much larger than it may be.
 
-    python benchmarks/memory.py [--gb 5] [--classes 1000] [--folder DIR]
+    python benchmarks/memory.py [--gb 5] [--classes 1000] [--formats parquet npz] [--folder DIR]
 
 Makes a parquet file in row groups of about 1 GB and an .npz of the same rows, in a temporary folder that is removed in
 the end; runs each command in a process of its own and prints what the system says was its peak, beside the time.
@@ -78,6 +78,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gb", type=float, default=5.0)
     parser.add_argument("--classes", type=int, default=1000)
+    parser.add_argument("--formats", nargs="+", default=["parquet", "npz"], choices=["parquet", "npz"])
     parser.add_argument("--folder", type=Path, help="where to make the temporary folder")
     parser.add_argument("--make", nargs=2, type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -90,7 +91,7 @@ def main() -> int:
         # In a process of its own: what a process held before it started another counts for that one's peak.
         making = [sys.executable, __file__, "--folder", folder, "--make", str(n), str(args.classes)]
         subprocess.run(making, check=True)
-        for name in ("p.parquet", "p.npz"):
+        for name in (f"p.{suffix}" for suffix in args.formats):
             path = str(Path(folder, name))
             size = Path(path).stat().st_size / 1e9
             for command in (["evaluate", path, "--json"], ["evaluate", path, path, "--json"], ["doctor", path]):

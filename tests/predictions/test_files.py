@@ -229,6 +229,14 @@ def test_text_is_read_in_slices(tmp_path, separator):
     assert_same(Predictions.load(path, labels="y"), p)
 
 
+def test_numbered_columns_may_start_at_1_but_have_no_gap(tmp_path):
+    path = tmp_path / "p.csv"
+    path.write_text("p2,p3,p1,labels\n0.2,0.3,0.5,0\n")
+    assert Predictions.load(path).scores.tolist() == [[0.5, 0.2, 0.3]]
+    path.write_text("p0,p3,p1,labels\n0.2,0.3,0.5,0\n")
+    _raises(path, "has nothing named logits, probs or log_probs")
+
+
 def test_text_may_hold_quotes_names_and_triples(tmp_path):
     path = tmp_path / "llm.csv"
     path.write_text('answer,conf,right,"asked, by"\n1,0.5,1,"a, b"\n0,0.9,1.0,c\n\n2,1,2,"a, b"\n')
@@ -244,7 +252,9 @@ def test_a_quoted_text_may_hold_line_breaks_across_slices(tmp_path, rows):
     path.write_text(
         'q,p0,p1,labels,group\n"a\nb, ""c""",0.5,0.5,0,7\nplain,0.1,0.9,1,x\n"d\n\ne",0.2,0.8,1,7\nlast,1,0,0,y'
     )
-    p = Predictions.concat(list(open_batches(path, rows=rows)))
+    slices = list(open_batches(path, rows=rows))
+    assert all(len(part) <= rows for part in slices)
+    p = Predictions.concat(slices)
     assert p.scores.tolist() == [[0.5, 0.5], [0.1, 0.9], [0.2, 0.8], [1, 0]]
     assert p.group_names == ("7", "x", "y")
     assert p.group.tolist() == [0, 1, 0, 2]
