@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.data:
         from acls.data import CATALOGUE as sets
 
-        _list({name: about for name, (_, about) in sets.items()})
+        _list({name: known.about for name, known in sets.items()})
     elif args.name:
         recipe = find(args.name)
         for line in (inspect.getdoc(RECIPES[args.name]) or "").splitlines():

@@ -18,6 +18,7 @@ SHORT = {
     "loss": "loss.name",
     "root": "data.root",
     "download": "data.download",
+    "loggers": "log",  # which torchrun does not take for one of its own options
 }
 _HIDDEN = ("name", "loss.protocol", "loss.fields")
 

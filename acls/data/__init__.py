@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from acls.errors import InputError, suggest
 from acls.options import option
@@ -15,18 +15,37 @@ from acls.options import option
 if TYPE_CHECKING:
     from acls.data.parts import Data
 
-# The module that holds each data set, and what it is.
+_ALWAYS = ("name", "val", "split", "split_seed", "n_train", "mix", "mix_alpha", "mix_prob")
+_BATCHED = ("pad", "flip", "jitter", "erase")
+_FILES = ("root", "size", "memory", "workers", "normalise")
+
+
+class Known(NamedTuple):
+    """A data set of the package."""
+
+    module: str
+    about: str
+    takes: tuple[str, ...]
+    """The options that mean something to it, beside those that mean something to all."""
+
+
 CATALOGUE = {
-    "digits": ("digits", "1,797 handwritten digits, 8x8, embedded in scikit-learn: the default"),
-    "synthetic": ("synthetic", "points whose labels are drawn from known probabilities"),
-    "synthetic_segmentation": ("synthetic", "images whose pixels' labels are drawn from known probabilities"),
-    "cifar10": ("cifar", "60,000 images of 10 classes, 32x32"),
-    "cifar100": ("cifar", "60,000 images of 100 classes, 32x32"),
-    "tiny_imagenet": ("tiny_imagenet", "110,000 images of 200 classes, 64x64"),
-    "imagenet": ("imagenet", "1.3 million images of 1,000 classes"),
-    "voc": ("voc", "PASCAL VOC 2012 segmentation, 20 classes and background"),
-    "folder": ("folder", "your images, a folder a class"),
-    "segmentation_folder": ("folder", "your images and masks"),
+    "digits": Known("digits", "1,797 handwritten digits, 8x8, embedded in scikit-learn: the default", _BATCHED),
+    "synthetic": Known("synthetic", "points whose labels are drawn from known probabilities", ("n_samples",)),
+    "synthetic_segmentation": Known(
+        "synthetic", "images whose pixels' labels are drawn from known probabilities", ("n_samples", "size", *_BATCHED)
+    ),
+    "cifar10": Known("cifar", "60,000 images of 10 classes, 32x32", ("root", "download", "normalise", *_BATCHED)),
+    "cifar100": Known("cifar", "60,000 images of 100 classes, 32x32", ("root", "download", "normalise", *_BATCHED)),
+    "tiny_imagenet": Known(
+        "tiny_imagenet", "110,000 images of 200 classes, 64x64", ("root", "size", "normalise", *_BATCHED)
+    ),
+    "imagenet": Known("imagenet", "1.3 million images of 1,000 classes", (*_FILES, "scale", "flip", "jitter", "erase")),
+    "voc": Known(
+        "voc", "PASCAL VOC 2012 segmentation, 20 classes and background", (*_FILES, "download", "train_list", *_BATCHED)
+    ),
+    "folder": Known("folder", "your images, a folder a class", (*_FILES, "scale", *_BATCHED)),
+    "segmentation_folder": Known("folder", "your images and masks", (*_FILES, *_BATCHED)),
 }
 
 
@@ -67,6 +86,9 @@ def load(options: DataOptions, *, seed: int = 1) -> Data:
     """Load a data set and split it; ``seed`` drives the augmentations."""
     if options.name not in CATALOGUE:
         raise InputError(f"there is no data set {options.name!r}{suggest(options.name, CATALOGUE)}")
-    module = importlib.import_module(f"acls.data.{CATALOGUE[options.name][0]}")
-    data: Data = module.load(options, seed)
+    known = CATALOGUE[options.name]
+    for name, value in vars(options).items():
+        if value != getattr(DataOptions(), name) and name not in (*_ALWAYS, *known.takes):
+            raise InputError(f"data.{name} is {value}, but {options.name} has no use for it")
+    data: Data = importlib.import_module(f"acls.data.{known.module}").load(options, seed)
     return data

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,13 @@ class Files:
         return self._names
 
     def __contains__(self, name: str) -> bool:
-        return name in self.names() if self.zipped else (self.root / name).is_file()
+        if not self.zipped:
+            return (self.root / name).is_file()
+        try:
+            self._zip().getinfo(name)
+        except KeyError:
+            return False
+        return True
 
     def folders(self, under: str) -> list[str]:
         """The names of the folders directly under one, sorted, empty ones among them."""
@@ -124,9 +130,12 @@ class Files:
         return self.__dict__ | {"_archive": None}
 
 
-def decode(files: Files, names: Iterable[str], size: int) -> Tensor:
+def decode(files: Files, names: Sequence[str], size: int) -> Tensor:
     """Images as bytes ``(N, 3, size, size)``, resized where they have another size."""
-    return torch.stack([to_bytes(fit(files.image(name), size)) for name in names])
+    images = torch.empty((len(names), 3, size, size), dtype=torch.uint8)
+    for i, name in enumerate(names):
+        images[i] = to_bytes(fit(files.image(name), size))
+    return images
 
 
 def fit(image: Any, size: int) -> Any:

@@ -100,7 +100,7 @@ def _classification_source(
 ) -> Source:
     if not options.memory:
         return on_disk(files, items, options, size)
-    x = decode(files, (name for name, _ in items), size)
+    x = decode(files, [name for name, _ in items], size)
     return InMemory(x, y, Augment.of(options), Normalise(options.normalise))
 
 

@@ -12,6 +12,7 @@ from acls.data.files import Files, needs_root
 from acls.data.folder import labelled, on_disk
 from acls.data.parts import Data, Part
 from acls.data.splits import per_class, subset
+from acls.errors import InputError
 
 LAYOUT = "train/<wnid>/*.JPEG and val/<wnid>/*.JPEG, the official images sorted into folders by class"
 VAL_PER_CLASS = 10
@@ -20,6 +21,8 @@ SIZE = 224
 
 def load(options: DataOptions, seed: int) -> Data:
     """Files read as they are needed: set data.workers to the number of cores."""
+    if options.memory:
+        raise InputError("ImageNet does not fit in memory: pass --data.memory false")
     files = Files(needs_root(options.root, "imagenet", LAYOUT), layout=LAYOUT)
     train, wnids = labelled(files, "train/", LAYOUT)
     held, _ = labelled(files, "val/", LAYOUT, wnids)

@@ -30,8 +30,8 @@ def load(options: DataOptions, seed: int) -> Data:
     y, test_y = (torch.tensor([label for _, label in part]) for part in (train, test))
     kept, val = hold_out(y, options.val, rule=options.split, seed=options.split_seed)
     kept = subset(y, kept, options.n_train, seed=options.split_seed)
-    source = InMemory(decode(files, (name for name, _ in train), size), y, augment, normalise)
-    test_source = InMemory(decode(files, (name for name, _ in test), size), test_y, augment, normalise)
+    source = InMemory(decode(files, [name for name, _ in train], size), y, augment, normalise)
+    test_source = InMemory(decode(files, [name for name, _ in test], size), test_y, augment, normalise)
     return Data(
         Part(source, kept, seed=seed),
         Part(source, val),

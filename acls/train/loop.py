@@ -77,7 +77,7 @@ class Progressed:
 
 def fit(recipe: Recipe, out: str | Path | None = None, *, show: bool = True) -> Result:
     """Train a recipe and write the run into a new folder, ``runs/RECIPE-LOSS-SEED`` where none is named."""
-    with _own_generator(), _disk_errors():
+    with own_generator(), _disk_errors():
         session = Session(recipe)
         folder = RunFolder(Path(session.fabric.broadcast(str(out) if out is not None else str(new_folder(recipe)))))
         if session.fabric.is_global_zero:
@@ -91,7 +91,7 @@ def resume(path: str | Path, *, show: bool = True) -> Result:
     On a CPU the final weights are bit for bit those of the unbroken run, with the same number of processes and threads.
     """
     folder, recipe = open_run(Path(path))
-    with _own_generator(), _disk_errors():
+    with own_generator(), _disk_errors():
         session = Session(recipe)
         folder.check_splits(session.data.splits())
         progressed = Progressed()
@@ -117,7 +117,7 @@ def predict_run(
     tensors, meta = load_tensors(weights)
     recipe = replace(recipe, data=data or recipe.data, limit_batches=None, ema=0.0)
     recipe = replace(recipe, model=replace(recipe.model, pretrained=False, weights=None))
-    with _own_generator():
+    with own_generator():
         session = Session(recipe)
         classes = json.loads(meta["classes"])
         if len(classes) != session.data.n_classes:
@@ -345,9 +345,9 @@ def _interruptions() -> Iterator[threading.Event]:
 
 
 @contextmanager
-def _own_generator() -> Iterator[None]:
+def own_generator() -> Iterator[None]:
     """Give the caller's random state back: a run seeds torch's global generator, which dropout draws from."""
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         yield
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import sys
 import time
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import torch
 from acls.data.parts import batches
 from acls.recipes import Recipe
 from acls.train.evaluate import evaluate
+from acls.train.loop import own_generator
 from acls.train.session import Session
 
 TIMED_STEPS = 3
@@ -64,7 +64,7 @@ class Plan:
 
 def make_plan(recipe: Recipe) -> Plan:
     """Build all that the recipe describes, take a few steps and a part of an evaluation, and tell what came of it."""
-    with torch.random.fork_rng():
+    with own_generator():
         session = Session(recipe)
         draws = session.draws(0)
         session.wrapped.train()
@@ -96,6 +96,10 @@ def make_plan(recipe: Recipe) -> Plan:
 def _highest_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+    except ModuleNotFoundError:  # as on Windows
+        return 0
     highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return highest if sys.platform == "darwin" else highest * 1024  # kilobytes elsewhere
 

@@ -101,7 +101,7 @@ class Session:
         self.loss.observe(logits, y, index)
         valid = y != self.data.void
         hits = (logits.argmax(1) == y) & valid
-        return torch.stack([total.double() * count, hits.sum(), valid.sum(), torch.tensor(count)])
+        return torch.stack([total.double() * count, hits.sum(), valid.sum(), total.new_tensor(count)])
 
     def outputs(self, part: Part, *, model: nn.Module | None = None, passes: int = 0) -> Iterator[Batch]:
         """Logits in float32, target and index of this process's share of a part, in eval mode, in order.

@@ -124,10 +124,16 @@ def test_n_train_takes_that_many(tmp_path):
 
 @pytest.mark.parametrize("name", [name for name in CATALOGUE if not name.startswith(("digits", "synthetic"))])
 def test_a_missing_data_set_is_told_with_its_layout(name, tmp_path):
+    memory = name != "imagenet"
     with pytest.raises(InputError, match="pass --root with"):
-        load(DataOptions(name=name))
+        load(DataOptions(name=name, memory=memory))
     with pytest.raises(InputError, match="expected"):
-        load(DataOptions(name=name, root=str(tmp_path / "nowhere")))
+        load(DataOptions(name=name, root=str(tmp_path / "nowhere"), memory=memory))
+
+
+def test_an_option_that_means_nothing_to_a_data_set_is_refused():
+    with pytest.raises(InputError, match=r"data.size is 16, but digits has no use for it"):
+        load(DataOptions(name="digits", size=16))
 
 
 def test_an_unknown_data_set_is_told_the_closest():

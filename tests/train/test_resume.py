@@ -210,3 +210,11 @@ def test_sigterm_saves_the_state_and_stops(crl):
     save_recipe(replace(recipe, save_every=1), crl / "broken" / "recipe.yaml")
     resume(crl / "broken", show=False)
     assert_same_runs(crl / "whole", crl / "broken")
+
+
+def test_an_average_of_weights_keeps_batch_statistics_too(tmp_path, monkeypatch):
+    """Running means and counts are averaged and resumed with the weights."""
+    recipe = digits(ema=0.8, save_every=1, limit_batches=2, model=replace(digits().model, name="resnet8"))
+    fit(recipe, tmp_path / "whole", show=False)
+    broken_and_resumed(recipe, tmp_path / "broken", monkeypatch, 3)
+    assert_same_runs(tmp_path / "whole", tmp_path / "broken")
