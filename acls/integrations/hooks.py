@@ -18,8 +18,6 @@ from acls.errors import InputError
 from acls.losses import Epoch, Loss
 from acls.losses.base import Regularized
 
-_HOOKS = ("prepare", "start_epoch", "observe", "end_epoch")
-
 Seen = tuple[Tensor, Tensor, Tensor | None]
 """Logits, target and index of one call of the loss."""
 Forward = Callable[[Any], tuple[Tensor, Tensor]]
@@ -49,7 +47,8 @@ class LossHooks:
 
     def __init__(self, loss: Loss) -> None:
         self.loss = loss
-        self.remembers = any(overrides(loss, hook) for hook in _HOOKS)
+        self.numbered = loss.needs_index or overrides(loss, "keep_mask")
+        """Whether it remembers samples by their numbers in the training set."""
         self.seen: list[Seen] = []
         self._prepared = False
         self._handles: list[Any] = []
@@ -75,7 +74,7 @@ class LossHooks:
 
     def prepare(self, *, n_train: int, n_classes: Callable[[], int]) -> None:
         """Set up the memory, once; ``n_classes`` is asked only where there is one."""
-        if not self._prepared and overrides(self.loss, "prepare"):
+        if not self._prepared and self.numbered:
             device = next((buffer.device for buffer in self.loss.buffers()), None)
             self.loss.prepare(n_train=n_train, n_classes=n_classes())
             if device is not None:
@@ -91,7 +90,7 @@ class LossHooks:
     def observe(self) -> None:
         """After a step: hand the loss what it was called with."""
         for logits, target, index in self.take():
-            if not overrides(self.loss, "observe"):
+            if not self.numbered:
                 continue
             if index is None:
                 raise InputError(

@@ -85,7 +85,7 @@ class CalibrationCallback(Callback):
             self._hooks.detach()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._hooks is None or not self._hooks.remembers:
+        if self._hooks is None or not self._hooks.numbered:
             return
         dataset: Any = getattr(trainer.train_dataloader, "dataset", None)
         if not hasattr(dataset, "__len__"):

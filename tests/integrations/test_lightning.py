@@ -155,7 +155,7 @@ def test_a_step_without_predictions_is_told_before_training(tmp_path):
 
     net = Silent(acls.CE())
     before = net.net.weight.detach().clone()
-    with pytest.raises(InputError, match="validation_step called no loss of acls. .*return {"):
+    with pytest.raises(InputError, match=r"validation_step called no loss of acls\. .*return {"):
         trainer(tmp_path, CalibrationCallback()).fit(net, *loaders())
     assert torch.equal(net.net.weight, before), "found in the sanity check"
 

@@ -1,0 +1,262 @@
+"""Calibration in the Transformers Trainer: losses, metrics and a callback, for sequences, tokens and answers.
+
+    loss = compute_loss_func(acls.ACLS(margin=6.0))
+    Trainer(
+        model, args, train_dataset=..., eval_dataset=...,
+        compute_loss_func=loss,
+        compute_metrics=compute_metrics(),
+        callbacks=[CalibrationCallback(loss)],       # for losses with memory, saved predictions and the report
+    )
+
+Shapes say what the task is: logits ``(B, K)`` with labels ``(B,)`` are sequences or multiple choice, logits
+``(B, T, K)`` with labels ``(B, T)`` are tokens, where -100 marks those that do not count. For a language model that
+answers by one of a few tokens, ``answers=[id of "A", id of "B", ...]`` takes their logits where the label is one of
+them, shifted by one, as the logits of a position are of the next token.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from acls.errors import InputError
+from acls.integrations import importing
+from acls.integrations.gather import KEEP, Gathered
+from acls.integrations.hooks import LossHooks, predictions_of
+from acls.losses import CE, Epoch, Loss
+from acls.metrics.bins import BINS
+from acls.shapes import IGNORE_INDEX
+
+with importing("transformers", extra="transformers"):
+    from transformers import EvalPrediction, TrainerCallback
+
+
+class Layout:
+    """Brings the Trainer's logits and labels to ``(N, K, *D)`` and ``(N, *D)``."""
+
+    def __init__(self, answers: Sequence[int] | None = None) -> None:
+        if answers is not None and len(set(answers)) < 2:
+            raise InputError(f"answers={list(answers)!r}: at least two different token ids are called for")
+        self.answers = None if answers is None else torch.tensor(list(answers))
+
+    def __call__(self, outputs: Any, labels: Any) -> tuple[Tensor, Tensor]:
+        """Logits with the classes on axis 1, and the target."""
+        logits, target = _logits(outputs), torch.as_tensor(labels)
+        if self.answers is not None:
+            return self._answered(logits, target)
+        if logits.ndim == 3 and target.shape == logits.shape[:2]:
+            return logits.movedim(-1, 1), target
+        if logits.ndim == 2 and logits.shape[1] == 1:
+            raise InputError("the model has one output, a regression's: set num_labels to the number of classes")
+        return logits, target
+
+    def _answered(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        assert self.answers is not None
+        if logits.ndim != 3 or labels.shape != logits.shape[:2]:
+            raise InputError(
+                f"answers= is for language models, whose logits are (B, T, tokens) and labels (B, T), but logits "
+                f"{tuple(logits.shape)} and labels {tuple(labels.shape)} came"
+            )
+        tokens = self.answers.to(labels.device)
+        hit = labels[:, 1:, None] == tokens
+        at = hit.any(-1)
+        return logits[:, :-1][at][:, tokens], hit[at].long().argmax(-1)
+
+
+class LossFunction:
+    """What the Trainer calls with the model's outputs and the labels; made by `compute_loss_func`."""
+
+    def __init__(self, loss: Loss, layout: Layout) -> None:
+        if loss.reduction != "mean":
+            raise InputError(f'{loss!r}: the Trainer calls for reduction="mean"; it weighs the parts of a batch itself')
+        self.loss, self.layout = loss, layout
+        self.index: Tensor | None = None
+        """The numbers of the samples that the model is looking at, where the callback finds them in the batch."""
+        self.training = True
+
+    def __call__(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+        """The loss, weighed by the share of the labels of an accumulated batch that are here."""
+        logits, target = self.layout(outputs, labels)
+        if next(self.loss.buffers(), logits).device != logits.device:
+            self.loss.to(logits.device)
+        if self.training:
+            value: Tensor = self.loss(logits, target, index=self.index)
+        elif self.loss.needs_index:
+            value = CE(ignore_index=self.loss.ignore_index)(logits, target)
+        else:
+            value = self.loss(logits, target)
+        if num_items_in_batch is None:
+            return value
+        counted = labels[..., 1:] if self.layout.answers is not None else labels
+        return value * (counted != IGNORE_INDEX).sum() / num_items_in_batch
+
+
+def compute_loss_func(loss: Loss, *, answers: Sequence[int] | None = None) -> LossFunction:
+    """A loss of acls as ``Trainer(compute_loss_func=...)`` wants it.
+
+    With gradient accumulation it is the mean over all labels of the accumulated batches. The evaluation loss of a
+    method that remembers its training samples is plain cross-entropy, as it knows nothing of others.
+    """
+    return LossFunction(loss, Layout(answers))
+
+
+class Metrics:
+    """What the Trainer calls with predictions and labels; made by `compute_metrics`."""
+
+    def __init__(self, layout: Layout, *, bins: int, keep: int) -> None:
+        self.layout, self.bins, self.keep = layout, bins, keep
+        self.last: Gathered | None = None
+        """What the last evaluation gathered."""
+        self._now: Gathered | None = None
+
+    def __call__(self, evaluated: EvalPrediction, compute_result: bool = True) -> dict[str, float]:
+        """The numbers of an evaluation; of its batches so far with ``compute_result=False``."""
+        if self._now is None:
+            self._now = Gathered(bins=self.bins, keep=self.keep)
+        self._now.add(*self.layout(evaluated.predictions, evaluated.label_ids))
+        if not compute_result:
+            return {}
+        self.last, self._now = self._now, None
+        return self.last.summary()
+
+
+def compute_metrics(*, answers: Sequence[int] | None = None, bins: int = BINS, keep: int = 0) -> Metrics:
+    """Accuracy, ECE, adaptive ECE, NLL, Brier score and the ECE's noise floor as ``Trainer(compute_metrics=...)``.
+
+    They appear as ``eval_ece`` and so on, ready for ``metric_for_best_model``. The Trainer holds all logits until the
+    evaluation ends, unless ``TrainingArguments(batch_eval_metrics=True)``: then memory is bounded. ``keep`` scores are
+    kept for `CalibrationCallback` to save.
+    """
+    return Metrics(Layout(answers), bins=bins, keep=keep)
+
+
+class CalibrationCallback(TrainerCallback):
+    """Runs the hooks of losses that remember, and writes predictions and report of the last evaluation.
+
+    A loss that needs to know which samples it sees (CRL, CaPE, Patra) finds their numbers under ``"index"`` in the
+    batch: ``train_dataset=acls.data.indexed.Indexed(dataset)`` with ``TrainingArguments(remove_unused_columns=False)``.
+    ``val_dataset`` is for AdaFocal, which looks at a validation set after each epoch.
+    """
+
+    def __init__(
+        self,
+        loss: LossFunction | None = None,
+        *,
+        metrics: Metrics | None = None,
+        val_dataset: Any = None,
+        save: str | os.PathLike[str] | None = None,
+        report: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if (save is not None or report is not None) and metrics is None:
+            raise InputError(
+                "which predictions? Pass the metrics too, as in metrics = compute_metrics(); "
+                "Trainer(..., compute_metrics=metrics, callbacks=[CalibrationCallback(metrics=metrics, save=...)])"
+            )
+        self.metrics, self.val_dataset, self.save, self.report = metrics, val_dataset, save, report
+        if metrics is not None and (save is not None or report is not None) and not metrics.keep:
+            metrics.keep = KEEP
+        self._loss = loss
+        self._hooks = None if loss is None else LossHooks(loss.loss)
+
+    def on_init_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        """See to it that ``index`` reaches the loss and not the model."""
+        if self._loss is not None and model is not None:
+            model.register_forward_pre_hook(self._note_index, with_kwargs=True)
+
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, model: Any = None, train_dataloader: Any = None, **_: Any
+    ) -> None:
+        if self._hooks is None:
+            return
+        self._hooks.attach()
+        if self._hooks.numbered:
+            predict = self._predict(args, model, train_dataloader)
+            n_train = len(train_dataloader.dataset)
+            self._hooks.prepare(n_train=n_train, n_classes=lambda: next(iter(predict("train")))[0].shape[1])
+
+    def on_epoch_begin(
+        self, args: Any, state: Any, control: Any, model: Any = None, train_dataloader: Any = None, **_: Any
+    ) -> None:
+        if self._hooks is not None:
+            self._hooks.start_epoch(self._now(args, state, model, train_dataloader, done=round(state.epoch or 0)))
+
+    def on_substep_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.on_step_end(args, state, control)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._hooks is not None:
+            self._hooks.observe()
+
+    def on_epoch_end(
+        self, args: Any, state: Any, control: Any, model: Any = None, train_dataloader: Any = None, **_: Any
+    ) -> None:
+        if self._hooks is not None:
+            self._hooks.end_epoch(self._now(args, state, model, train_dataloader, done=round(state.epoch or 1) - 1))
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._hooks is not None:
+            self._hooks.take()
+        gathered = None if self.metrics is None else self.metrics.last
+        if gathered is not None and self.save is not None and state.is_world_process_zero:
+            gathered.save(self.save, meta=self._meta(state))
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._hooks is not None:
+            self._hooks.detach()
+        gathered = None if self.metrics is None else self.metrics.last
+        if gathered is not None and self.report is not None and state.is_world_process_zero:
+            gathered.report(self.report, meta=self._meta(state))
+
+    def _meta(self, state: Any) -> dict[str, str]:
+        loss = {} if self._loss is None else {"loss": repr(self._loss.loss)}
+        return {**loss, "step": str(state.global_step), "part": "val"}
+
+    def _note_index(
+        self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        assert self._loss is not None
+        self._loss.index = kwargs.pop("index", None)
+        self._loss.training = model.training
+        return args, kwargs
+
+    def _now(self, args: Any, state: Any, model: Any, train_dataloader: Any, *, done: int) -> Epoch:
+        total = max(1, round(state.num_train_epochs))
+        return Epoch(min(done, total - 1), total, self._predict(args, model, train_dataloader))
+
+    def _predict(
+        self, args: Any, model: Any, train_dataloader: Any
+    ) -> Callable[[str], Iterator[tuple[Tensor, Tensor, Tensor]]]:
+        assert self._loss is not None
+        layout, loss = self._loss.layout, self._loss.loss
+
+        def through(batch: Any) -> tuple[Tensor, Tensor]:
+            inputs = {name: value.to(args.device) for name, value in batch.items() if isinstance(value, Tensor)}
+            labels = inputs.pop("labels")
+            logits, target = layout(model(**inputs), labels)
+            if len(target) != len(labels):
+                raise InputError(f"{loss!r} remembers samples, but answers= found other than one in each of them")
+            return logits, target
+
+        def predict(split: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+            dataset = train_dataloader.dataset if split == "train" else self.val_dataset
+            if dataset is None:
+                raise InputError(
+                    f"{loss!r} looks at a validation set after each epoch: pass CalibrationCallback(val_dataset=...)"
+                )
+            collate = train_dataloader.collate_fn
+            yield from predictions_of(model, dataset, through, batch=args.per_device_eval_batch_size, collate=collate)
+
+        return predict
+
+
+def _logits(outputs: Any) -> Tensor:
+    """The logits among what a model returned, or of what the Trainer gathered of it."""
+    if isinstance(outputs, dict):  # as every ModelOutput is
+        outputs = outputs["logits"]
+    elif isinstance(outputs, tuple | list):
+        outputs = outputs[0]
+    return torch.as_tensor(outputs)
