@@ -10,13 +10,14 @@ from acls.vision import torchvision
 
 
 @contextmanager
-def importing(package: str, *, extra: str) -> Iterator[None]:
+def importing(package: str, *, extra: str, vision: bool = True) -> Iterator[None]:
     """Import a library in this block; where it is missing, a `MissingExtra` says how to install it.
 
-    Most of them import torchvision where it is installed, whether it fits torch or not: it is imported first, rightly.
+    ``vision``: it imports torchvision where that is installed, whether it fits torch or not; so ours comes first.
     """
-    with suppress(MissingExtra):
-        torchvision()
+    if vision:
+        with suppress(MissingExtra):
+            torchvision()
     try:
         yield
     except ModuleNotFoundError as error:

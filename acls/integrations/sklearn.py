@@ -6,15 +6,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin, clone, is_classifier
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import cross_val_predict
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
 
 from acls.calibrators import make_calibrator
 from acls.errors import InputError
+from acls.integrations import importing
 from acls.modules import choose
+
+with importing("sklearn", extra="sklearn", vision=False):
+    from sklearn.base import BaseEstimator, ClassifierMixin, clone, is_classifier
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import cross_val_predict
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import check_is_fitted, validate_data
 
 SCORES = ("estimator", "logits", "probs")
 

@@ -1,0 +1,94 @@
+"""A plain loop with `epochs` does what calling the four hooks by hand does."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from acls.data.indexed import Indexed, KeptSampler
+from acls.data.synthetic import points
+from acls.errors import InputError
+from acls.integrations.loop import epochs
+from acls.losses import ACLS, CRL, AdaFocal, CaPE, Epoch, Patra
+
+X, Y, _ = points(60, seed=5)
+TRAIN, VAL = TensorDataset(X[:40], Y[:40]), TensorDataset(X[40:], Y[40:])
+LOSSES = {
+    "ACLS": lambda: ACLS(margin=1.0),
+    "ACLS with ranking": lambda: ACLS(condition="ranking"),
+    "CRL": CRL,
+    "CaPE": CaPE,
+    "AdaFocal": AdaFocal,
+    "Patra": Patra,
+}
+
+
+def _step(model, optimizer, loss, x, y, index):
+    optimizer.zero_grad()
+    logits = model(x)
+    loss(logits, y, index=index).backward()
+    optimizer.step()
+    return logits.detach()
+
+
+def _new():
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_remembers_as_by_hand(name):
+    model, optimizer = _new()
+    loss = LOSSES[name]()
+    for _ in epochs(loss, model, 4, train_set=TRAIN, val_set=VAL):
+        for batch in DataLoader(Indexed(TRAIN), batch_size=7):
+            _step(model, optimizer, loss, *batch)
+        with torch.no_grad():  # no training step
+            loss(model(X[:7]), Y[:7], index=torch.arange(7))
+
+    plain, optimizer = _new()
+    by_hand = LOSSES[name]()
+    by_hand.prepare(n_train=40, n_classes=4)
+
+    def predict(split):
+        x, y = (TRAIN if split == "train" else VAL).tensors
+        with torch.no_grad():
+            yield plain(x), y, torch.arange(len(y))
+
+    for number in range(4):
+        now = Epoch(number, 4, predict)
+        by_hand.start_epoch(now)
+        for x, y, index in DataLoader(Indexed(TRAIN), batch_size=7):
+            by_hand.observe(_step(plain, optimizer, by_hand, x, y, index), y, index)
+        by_hand.end_epoch(now)
+
+    torch.testing.assert_close(model.weight, plain.weight)
+    assert loss.state_dict().keys() == by_hand.state_dict().keys()
+    for key, value in by_hand.state_dict().items():
+        torch.testing.assert_close(loss.state_dict()[key], value, msg=lambda text, key=key: f"{key}: {text}")
+
+
+def test_a_missing_validation_set_is_told():
+    model, _ = _new()
+    with pytest.raises(InputError, match="val_set="):
+        list(epochs(AdaFocal(), model, 1, train_set=TRAIN))
+
+
+def test_samples_are_numbered_in_tuples_and_dicts():
+    assert Indexed([("a", 1), ("b", 0)])[1] == ("b", 0, 1)
+    assert Indexed([{"x": "a"}])[0] == {"x": "a", "index": 0}
+    with pytest.raises(InputError, match="a sample is a str"):
+        Indexed(["a"])[0]
+
+
+def test_the_sampler_draws_what_is_kept_in_a_new_order_each_epoch():
+    loss = Patra()
+    sampler = KeptSampler(TRAIN, loss)
+    first, second = list(sampler), list(sampler)
+    assert sorted(first) == sorted(second) == list(range(40))
+    assert first != second
+    loss.prepare(n_train=40, n_classes=4)
+    loss.kept[:30] = False
+    assert sorted(sampler) == list(range(30, 40))
+    assert len(sampler) == 10
