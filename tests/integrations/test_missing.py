@@ -14,12 +14,7 @@ ADAPTERS = [
 CODE = f"""
 import importlib, sys
 
-class Block:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {[library for _, library, _ in ADAPTERS]!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-
-sys.meta_path.insert(0, Block())
+sys.modules.update(dict.fromkeys({[library for _, library, _ in ADAPTERS]!r}))  # None: as if not installed
 from acls.errors import MissingExtra
 for adapter in {[adapter for adapter, _, _ in ADAPTERS]!r}:
     try:
