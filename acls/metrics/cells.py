@@ -27,6 +27,11 @@ class Cells:
         return self.confidence - self.right
 
     @cached_property
+    def reached(self) -> Tensor:
+        """The residual of each cell and all below it."""
+        return self.residual.cumsum(-1)
+
+    @cached_property
     def n(self) -> Tensor:
         return self.count.sum(-1)
 
@@ -71,8 +76,8 @@ def adaptive_ece(cells: Cells, bins: int) -> tuple[Tensor, Tensor]:
     taken = (split - (held.gather(-1, index) - count)).clamp(min=0)
     share = taken / count.clamp(min=1)
     residual = cells.residual.gather(-1, index)
-    reached = cells.residual.cumsum(-1).gather(-1, index) - residual * (1 - share)
-    zero, total = torch.zeros_like(n)[..., None], cells.residual.sum(-1, keepdim=True)
+    reached = cells.reached.gather(-1, index) - residual * (1 - share)
+    zero, total = torch.zeros_like(n)[..., None], cells.reached[..., -1:]
     gaps = torch.cat([zero, reached, total], -1).diff(dim=-1)
     value = gaps.abs().sum(-1) / n
     if cells.lower is None or cells.upper is None:
@@ -94,7 +99,7 @@ def ks_error(cells: Cells) -> tuple[Tensor, Tensor]:
     confidence of its misses and fall by at most the doubt of its hits.
     """
     n = cells.n
-    reached = cells.residual.cumsum(-1)
+    reached = cells.reached
     value = reached.abs().amax(-1)
     if cells.lower is None or cells.upper is None:
         return value / n, torch.zeros_like(value)

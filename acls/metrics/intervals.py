@@ -158,7 +158,7 @@ def calibration_tests(suite: Suite) -> dict[str, Test]:
     variance = cells.count * confidence * (1 - confidence)
     tilt = 1 - 2 * confidence
     z = _ratio(float((-cells.residual * tilt).sum()), math.sqrt(float((tilt**2 * variance).sum())))
-    reach = float(cells.residual.cumsum(-1).abs().max()) if suite.n else 0.0
+    reach = float(cells.reached.abs().max()) if suite.n else 0.0
     x = _ratio(reach, math.sqrt(float(variance.sum())))
     return {"spiegelhalter": Test(z, math.erfc(abs(z) / math.sqrt(2))), "ks": Test(x, _beyond_brownian(x))}
 

@@ -29,11 +29,11 @@ def smooth_ece(cells: Cells, *, mirror_ends: bool = False) -> tuple[Tensor, Tens
     ∫|K_s'| = √(2/π)/s, and the density likewise, hence the bound.
     """
     shape, last = cells.count.shape[:-1], cells.count.shape[-1]
-    rows = [part.reshape(-1, last) for part in (cells.count, cells.confidence, cells.right)]
-    found = [
-        _Smoother(Cells(*some), mirror_ends).search()
-        for some in zip(*(torch.split(part, _ROWS) for part in rows), strict=True)
-    ]
+    sets = [cells]
+    if cells.count.ndim != 2 or shape[0] > _ROWS:
+        rows = [part.reshape(-1, last) for part in (cells.count, cells.confidence, cells.right)]
+        sets = [Cells(*some) for some in zip(*(torch.split(part, _ROWS) for part in rows), strict=True)]
+    found = [_Smoother(some, mirror_ends).search() for some in sets]
     value, width = (torch.cat(parts).view(shape) for parts in zip(*found, strict=True))
     if cells.lower is None or cells.upper is None:
         return value, width, torch.zeros_like(value)
@@ -50,7 +50,7 @@ class _Smoother:
         self.rows = count.shape[0]
         self._place = (cells.confidence / count.clamp(min=1)).clamp(0, 1)[:, None]
         self._values = torch.stack([cells.residual, count], 1)
-        self._guess = (cells.residual.sum(-1) / cells.n).abs()
+        self._guess = (cells.reached[:, -1] / cells.n).abs()
         self._ends = 2 if mirror_ends else 1
 
     def search(self) -> tuple[Tensor, Tensor]:

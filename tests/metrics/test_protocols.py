@@ -96,3 +96,17 @@ def test_the_grid_takes_probabilities_too():
     of_probs = PROTOCOLS["ts-grid"].measure(logits.softmax(1).clamp(min=1e-300), labels, kind="probs")
     assert of_probs == pytest.approx(of_logits, abs=1e-9)
     assert of_logits["ece"] <= PROTOCOLS["guo"].measure(logits, labels)["ece"] + 1e-12
+
+
+def test_a_batch_is_measured_by_itself_and_weighs_what_it_holds():
+    logits, labels = logits_and_labels(20 * 30, 4)
+    image = torch.arange(20).repeat_interleave(30)
+    found = PROTOCOLS["mbls-segmentation"].measure(logits, labels, image=image)
+    alone = PROTOCOLS["aece-reference"]
+    total, weighted = 0, 0.0
+    for first in (0, 8, 16):
+        rows = (image >= first) & (image < first + 8) & (labels != 0)
+        total += int(rows.sum())
+        weighted += int(rows.sum()) * alone.measure(logits[rows], labels[rows])["ece"]
+    assert found["n"] == total
+    assert found["ece"] == pytest.approx(weighted / total, abs=1e-12)
