@@ -30,7 +30,8 @@ COMMANDS = {
 
 EXAMPLE = """\
 examples:
-  acls methods
+  acls compare
+  acls evaluate predictions.npz
   acls explain --logits 9,2,1,-1 --label 0
 """
 
@@ -49,9 +50,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     chosen = next((word for word in arguments if not word.startswith("-")), None)
     parser = _parser(chosen)
-    args, args.rest = parser.parse_known_args(arguments)
-    if args.rest and not getattr(args, "takes_rest", False):
-        parser.error(f"unrecognized arguments: {' '.join(args.rest)}")
+    args, rest = parser.parse_known_args(arguments)
+    args.rest = rest
+    if rest and not getattr(args, "takes_rest", False):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if args.command is None:
         parser.print_help()
         return 0
