@@ -1,0 +1,237 @@
+"""The runs of a study: every cell once, whatever happens in between, each number with its protocol."""
+
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from acls.cli import main
+from acls.errors import InputError
+from acls.metrics import Suite
+from acls.recipes import LossOptions
+from acls.report.results import results_table
+from acls.study import runs
+from acls.study.engine import make_engine
+from acls.study.progress import epochs_of
+from acls.study.runs import chosen, method_name, missing, outputs, plan, run_cell, run_study
+from acls.study.store import Store
+from acls.train import TrainingStopped
+from tests.study.quick import HERE, cells, timeless
+from tests.train.quick import digits, maps
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("study")
+    assert run_study(cells(folder), HERE) == []
+    return folder
+
+
+def test_each_method_seed_and_post_hoc_method_has_a_row(finished):
+    rows = Store(finished).rows()
+    found = {(row.method, row.seed, row.posthoc) for row in rows}
+    assert found == {(m, s, p) for m in ("CE", "ACLS(margin=4)") for s in (1, 2) for p in ("none", "Temperature")}
+
+
+def test_rows_hold_the_numbers_of_the_predictions_behind_them(finished):
+    for row in Store(finished).rows():
+        p = outputs(finished, row)
+        summary = Suite.of(p.scores, p.labels, kind=p.kind).summary()
+        assert row.n == len(p)
+        for name in ("accuracy", "ece", "aece", "nll"):
+            assert row.metrics[name]["value"] == pytest.approx(summary[name], abs=1e-12)
+        ece = row.metrics["ece"]
+        assert ece["low"] <= ece["value"] <= ece["high"]
+        assert 0 < ece["floor"] < ece["floor_high"]
+
+
+def test_temperature_keeps_accuracy_and_was_fitted_on_validation_only(finished):
+    by_key = {(row.method, row.seed, row.posthoc): row for row in Store(finished).rows()}
+    for (method, seed, posthoc), row in by_key.items():
+        if posthoc == "Temperature":
+            before = by_key[method, seed, "none"]
+            assert row.metrics["accuracy"]["value"] == before.metrics["accuracy"]["value"]
+            assert row.metrics["nll"]["value"] != before.metrics["nll"]["value"]
+            assert row.protocol["calibrated on"] == "validation"
+
+
+def test_rows_say_how_they_came_about(finished):
+    row = next(row for row in Store(finished).rows() if row.method != "CE")
+    assert row.settings["recipe"]["epochs"] == 2
+    assert row.settings["loss"]["margin"] == 4
+    assert row.seconds > 0
+    assert (finished / row.run / "metrics.csv").exists()
+    assert row.protocol["bins"] == 15
+    assert row.protocol["checkpoint"] == "best validation accuracy"
+
+
+def test_a_finished_cell_is_not_run_again(finished, monkeypatch):
+    monkeypatch.setattr(runs, "run_cell", lambda cell: pytest.fail(f"{cell.method} was run again"))
+    assert run_study(cells(finished), HERE) == []
+
+
+def test_another_post_hoc_method_is_measured_without_training(finished, tmp_path, monkeypatch):
+    shutil.copytree(finished, tmp_path / "copy")
+    monkeypatch.setattr(runs, "fit", lambda *_, **__: pytest.fail("trained again"))
+    monkeypatch.setattr(runs, "resume", lambda *_, **__: pytest.fail("trained again"))
+    more = cells(tmp_path / "copy", posthoc="temperature, Vector")
+    assert {call.name for cell in missing(more, Store(tmp_path / "copy").rows()) for call in cell.posthoc} == {"Vector"}
+    run_study(more, HERE)
+    assert len(Store(tmp_path / "copy").rows()) == 12
+
+
+def test_other_settings_are_refused_before_anything_is_trained(finished):
+    with pytest.raises(InputError, match=r"has runs with epochs 2, but 3 came.*--out"):
+        run_study(cells(finished, epochs=3), HERE)
+
+
+def test_other_settings_than_those_of_a_broken_run_are_refused(tmp_path):
+    run_cell(cells(tmp_path)[0])  # trained, but not stored
+    with pytest.raises(InputError, match=r"has runs with batch 64, but 32 came"):
+        run_study(cells(tmp_path, batch=32), HERE)
+
+
+def test_a_training_that_stops_is_told_and_the_others_go_on(tmp_path, monkeypatch):
+    whole = runs.fit
+
+    def fit(recipe, *args, **kwargs):
+        if recipe.loss.name == "CE":
+            raise TrainingStopped("the loss is no longer finite")
+        return whole(recipe, *args, **kwargs)
+
+    monkeypatch.setattr(runs, "fit", fit)
+    (failed,) = run_study(cells(tmp_path, seeds=(1,)), HERE)
+    assert (failed.method, failed.seed, failed.why) == ("CE", 1, "the loss is no longer finite")
+    assert {row.method for row in Store(tmp_path).rows()} == {"ACLS(margin=4)"}
+
+
+def test_pixels_of_an_image_are_resampled_together_and_miou_is_told(tmp_path):
+    run_study(plan(tmp_path, maps(), "CE", [1], "temperature"), HERE)
+    as_is, calibrated = Store(tmp_path).rows()
+    assert 0 < as_is.metrics["miou"]["value"] < 1
+    assert "miou" not in calibrated.metrics
+    p = outputs(tmp_path, as_is)
+    independent = runs.evaluated(replace(p, image=None)).worth(200).intervals["accuracy"]
+    of_images = as_is.metrics["accuracy"]
+    assert of_images["high"] - of_images["low"] != pytest.approx(independent.high - independent.low, rel=0.01)
+
+
+def test_rows_of_another_protocol_do_not_get_into_one_table(finished):
+    one, *rest = Store(finished).rows()
+    with pytest.raises(InputError, match=r"cannot stand in one table: bins is 10"):
+        results_table([replace(one, protocol={**one.protocol, "bins": 10}), *rest])
+
+
+def test_rows_come_by_post_hoc_method_then_in_the_order_of_the_methods(finished):
+    wanted = cells(finished, methods="ACLS(margin=4), CE")
+    told = [(row.posthoc, row.method, row.seed) for row in chosen(wanted, Store(finished).rows())]
+    methods = ("ACLS(margin=4)", "CE")
+    assert told == [(p, m, s) for p in ("none", "Temperature") for m in methods for s in (1, 2)]
+
+
+def test_the_recipe_sets_fields_that_the_user_does_not():
+    recipe = digits()
+    assert method_name(replace(recipe.loss, name="ACLS")) == "ACLS(margin=6.0)"
+    planned = plan("x", recipe, "ACLS, ACLS(margin=10), MDCA(base=Focal(gamma=1)), CE, CE()", [1])
+    assert [cell.method for cell in planned] == ["ACLS(margin=6.0)", "ACLS", "MDCA(base=Focal(gamma=1))", "CE"]
+    assert planned[1].recipe.loss == LossOptions("ACLS", {"margin": 6.0}, {"margin": 10})
+    assert len({cell.run for cell in planned}) == 4
+
+
+@pytest.mark.parametrize(
+    ("methods", "posthoc", "message"),
+    [
+        ("ALCS", "none", "did you mean 'ACLS'"),
+        ("ACLS(margn=1)", "none", "did you mean 'margin'"),
+        ("CE", "temprature", "did you mean 'Temperature'"),
+        ("CE", "temperature(objectiv=1)", "did you mean 'objective'"),
+        ("", "none", "names no losses"),
+    ],
+)
+def test_names_that_are_none_are_refused(methods, posthoc, message):
+    with pytest.raises(InputError, match=message):
+        plan("x", digits(), methods, [1], posthoc)
+
+
+STUDY = """
+import sys
+from acls.study.engine import Local
+from acls.study.runs import run_study
+from tests.study.quick import cells
+if __name__ == "__main__":
+    seeds = range(int(sys.argv[2]))
+    run_study(cells(sys.argv[1], seeds=seeds, epochs=5, save_every=1), Local(workers=2, threads=1))
+"""
+
+
+def study(folder, seeds=1):
+    return subprocess.Popen([sys.executable, "-c", STUDY, str(folder), str(seeds)], cwd=Path(__file__).parents[2])
+
+
+def broken_off(folder, kills, seeds):
+    """Run a study that is killed so many times, somewhere between its beginning and its last epoch."""
+    draw = random.Random(kills)
+    for target in sorted(draw.uniform(-1, 2 * 5 * seeds) for _ in range(kills)):
+        process = study(folder, seeds)
+        while process.poll() is None and sum(map(epochs_of, folder.glob("runs/*/metrics.csv"))) <= target:
+            time.sleep(0.02)
+        time.sleep(draw.uniform(0, 0.3))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert study(folder, seeds).wait(timeout=300) == 0
+
+
+def assert_killing_changes_nothing(tmp_path, kills, seeds):
+    broken_off(tmp_path / "broken", kills, seeds)
+    assert study(tmp_path / "whole", seeds).wait() == 0
+    broken, whole = (Store(tmp_path / name).rows() for name in ("broken", "whole"))
+    assert len(whole) == 4 * seeds
+    assert timeless(broken) == timeless(whole)
+
+
+def test_a_study_killed_twice_and_resumed_has_the_rows_of_an_unbroken_one(tmp_path):
+    assert_killing_changes_nothing(tmp_path, kills=2, seeds=1)
+
+
+@pytest.mark.slow
+def test_a_study_killed_ten_times_and_resumed_has_the_rows_of_an_unbroken_one(tmp_path):
+    assert_killing_changes_nothing(tmp_path, kills=10, seeds=3)
+
+
+@pytest.mark.slow
+def test_a_study_on_ray_has_the_rows_of_a_local_one(tmp_path):
+    pytest.importorskip("ray")
+    run_study(cells(tmp_path), make_engine("ray", workers=2))
+    run_study(cells(tmp_path / "local"), make_engine("local", workers=2))
+    assert timeless(Store(tmp_path).rows()) == timeless(Store(tmp_path / "local").rows())
+
+
+def test_two_studies_on_one_folder_do_not_run_at_once(tmp_path):
+    first = study(tmp_path)
+    while not (tmp_path / "study.lock").exists() or not (tmp_path / "study.lock").read_text():
+        assert first.poll() is None
+        time.sleep(0.02)
+    same = cells(tmp_path, seeds=(0,), epochs=5, save_every=1)
+    with pytest.raises(InputError, match=f"in use by process {first.pid}"):
+        run_study(same, HERE)
+    run_study(same, HERE, wait=True)
+    assert first.wait() == 0
+    assert len(Store(tmp_path).rows()) == 4
+
+
+def test_compare_prints_the_table_and_where_the_report_is(finished, capsys):
+    settings = ["--epochs", "2", "--limit-batches", "3", "--accelerator", "cpu"]
+    command = ["compare", "digits_cnn", "--methods", "CE, ACLS(margin=4)", "--seeds", "2", "--out", str(finished)]
+    assert main([*command, *settings]) == 0
+    out = capsys.readouterr().out
+    assert "ACLS(margin=4)  Temperature" in out
+    assert "floor %" in out
+    assert f"report: {finished / 'report.html'}" in out
+    assert "Holm" in out
+    assert (finished / "report.html").read_text().startswith("<!doctype html>")
