@@ -62,7 +62,7 @@ class LTS(Calibrator):
         logits: Tensor | Batches,
         target: Tensor | None = None,
         *,
-        group: Tensor | None = None,
+        group: Tensor | None = None,  # noqa: ARG002 - there are no folds to keep it in
         image: Tensor | None = None,
     ) -> Self:
         """Learn from maps ``(N, K, H, W)``, targets ``(N, H, W)`` and, if wanted, images ``(N, C, H, W)``.
@@ -73,7 +73,7 @@ class LTS(Calibrator):
         pairs = [(batch[0], batch[1]) for batch in batches]
         if isinstance(logits, Tensor) and target is None:
             raise InputError("target is missing: pass fit(logits, target), or an iterable of (logits, target)")
-        rows = Rows(pairs, None, group=group, ignore_index=self.ignore_index)  # type: ignore[arg-type]
+        rows = Rows(pairs, None, group=None, ignore_index=self.ignore_index)  # type: ignore[arg-type]
         rows.hold()
         parts = [part for batch in batches for part in _split(*batch)]
         self._fit_and_report(rows, lambda rows: self._fit_maps(rows, parts))

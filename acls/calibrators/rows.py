@@ -13,6 +13,8 @@ from acls.shapes import flatten
 
 CHUNK = 2**18
 """Elements of logits worked on at a time: about a megabyte, so that what one pass makes of them stays in the cache."""
+SMALL_CHUNK = 2**15
+"""The same where one chunk would be all: so few are worked on by one thread, and nothing waits for another."""
 
 SMALLEST = -103.2789
 """The log of the smallest positive float32."""
@@ -169,7 +171,7 @@ def finite(logits: Tensor) -> Tensor:
 
 def chunks(logits: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Cut rows into parts that fit the cache."""
-    size = max(1, CHUNK // logits.shape[1])
+    size = max(1, (CHUNK if logits.numel() > CHUNK else SMALL_CHUNK) // logits.shape[1])
     for start in range(0, len(labels), size):
         yield logits[start : start + size], labels[start : start + size]
 

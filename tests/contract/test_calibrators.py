@@ -139,6 +139,11 @@ def test_generator_is_refused_only_where_it_is_read_again(name, data):
         assert calibrator.fit(batches).report.rows == len(target)
 
 
+def test_groups_may_be_named(name, data):
+    group = torch.arange(len(data[1])) // 8
+    assert make_calibrator(name).fit(*data, group=group).report.rows == len(group)
+
+
 def test_works_behind_a_model(name, data, fits):
     model = nn.Sequential(nn.Linear(3, 4), fits(name))
     x = torch.randn(7, 3, generator=torch.Generator().manual_seed(0))
