@@ -68,17 +68,17 @@ def run(args: argparse.Namespace) -> int:
     ranked = rank_subjects(subjects) if args.bootstrap else []
     write(subjects, page, title=args.title, ranked=ranked)
     figures = _draw(args, subjects)
-    table = results(subjects, ranked).show(args.table) if args.table else None
+    tables = [table.show(args.table) for table in results(subjects, ranked)] if args.table else []
     told = verdict(subjects, ranked)
     if args.json:
         import json
 
         files = {"report": str(page), "figures": [str(path) for path in figures]}
-        print(json.dumps({"verdict": told, **files, "table": table}, indent=2, ensure_ascii=False))
+        print(json.dumps({"verdict": told, **files, "tables": tables}, indent=2, ensure_ascii=False))
     else:
         if not args.quiet:
             print("\n".join(map(paragraph, told)), end="\n\n")
-        if table is not None:
+        for table in tables:
             print(table, end="\n\n")
         if figures:
             print(f"figures: {len(figures)} in {args.figures}")

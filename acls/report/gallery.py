@@ -66,7 +66,7 @@ def write_figures(subjects: Sequence[Subject], folder: str | Path, form: str = "
 def _points(subjects: Sequence[Subject]) -> dict[str, list[tuple[float, float]]]:
     """Accuracy and ECE of each network by its method, with and without post-hoc calibration."""
     points: dict[str, list[tuple[float, float]]] = {}
-    for line in lines(list(subjects)):
+    for line in lines(subjects):
         accuracy, ece = number(line, "accuracy"), number(line, "ece")
         if accuracy is not None and ece is not None:
             after = "" if line.posthoc == AS_IS else f" + {line.posthoc}"

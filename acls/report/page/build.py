@@ -26,7 +26,7 @@ import acls
 from acls.errors import InputError
 from acls.report.page.ranking import rank_subjects
 from acls.report.page.sources import of_path
-from acls.report.page.subjects import AS_IS, Line, State, Subject, lines
+from acls.report.page.subjects import AS_IS, Line, State, Subject, by_protocol, lines
 from acls.report.page.sums import OFFERED, binned, by_class, short
 from acls.report.page.words import by_method, verdict
 from acls.report.results import METRICS, Marks, marks_of, metric, number, results_table
@@ -73,14 +73,14 @@ def render(subjects: Sequence[Subject], *, title: str, ranked: Sequence[Ranked] 
         raise InputError("a page needs at least one run or file")
     script, style, frame = (_resource(name) for name in ("page.js", "page.css", "page.html"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    all_lines = lines(list(subjects))
+    groups = by_protocol(lines(subjects))
     now = datetime.now(timezone.utc)
     return string.Template(frame).substitute(
         title=html.escape(title),
         digest=digest,
         style=style,
         verdict=_sentences(verdict(subjects, ranked)),
-        results=_results(all_lines, marks_of(ranked)),
+        results="\n".join(_results(group, marks_of(ranked), name=len(groups) > 1) for group in groups),
         version=html.escape(acls.__version__),
         date=f"{now:%Y-%m-%d %H:%M} UTC",
         data=embedded(_data(subjects)),
@@ -88,10 +88,10 @@ def render(subjects: Sequence[Subject], *, title: str, ranked: Sequence[Ranked] 
     )
 
 
-def results(subjects: Sequence[Subject], ranked: Sequence[Ranked] = ()) -> Table:
-    """The table over seeds, with the best marked where it differs from the next by more than chance."""
-    all_lines = lines(list(subjects))
-    return results_table(all_lines, _present(all_lines), marks=marks_of(ranked))
+def results(subjects: Sequence[Subject], ranked: Sequence[Ranked] = ()) -> list[Table]:
+    """The tables over seeds, one a protocol; the best is marked where it differs from the next by more than chance."""
+    groups = by_protocol(lines(subjects))
+    return [results_table(group, _present(group), marks=marks_of(ranked)) for group in groups]
 
 
 def embedded(value: Any) -> str:
@@ -110,8 +110,17 @@ def _sentences(sentences: Sequence[str]) -> str:
     return "\n".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences)
 
 
-def _results(all_lines: Sequence[Line], marks: Marks) -> str:
-    """The table over seeds and, folded away, that of every network; only the latter where no method has two seeds."""
+def _results(all_lines: Sequence[Line], marks: Marks, *, name: bool) -> str:
+    """The table over seeds and, folded away, that of every network; only the latter where no method has two seeds.
+
+    ``name`` says the protocol above them.
+    """
+    told = "; ".join(f"{key} {value}" for key, value in all_lines[0].protocol.items())
+    title = f"<h3>{html.escape(told or 'protocol not known')}</h3>\n" if name else ""
+    return title + _tables(all_lines, marks)
+
+
+def _tables(all_lines: Sequence[Line], marks: Marks) -> str:
     networks = _scrolling(_runs_table(all_lines, marks), "Results by network")
     if all(len(group) == 1 for group in lines_by_method(all_lines).values()):
         return f'<p class="hint">{_FLOOR}</p>\n{networks}'

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from acls.errors import InputError
 from acls.metrics import Blocks
-from acls.report.page.subjects import Subject
+from acls.report.page.subjects import Subject, by_protocol, lines
 from acls.study.ranking import Ranked, rank
 from acls.study.store import Row
 
@@ -14,7 +14,9 @@ METRICS = ("accuracy", "ece", "aece", "classwise_ece", "nll", "brier")
 
 
 def rank_subjects(subjects: Sequence[Subject]) -> list[Ranked]:
-    """The best by each metric against the next; nothing where the subjects are not about the same samples."""
+    """The best by each metric against the next; nothing where samples or protocols are not the same."""
+    if len(by_protocol(lines(subjects))) > 1:
+        return []
     rows, recount = [], {}
     for subject in subjects:
         for state in subject.states:

@@ -13,6 +13,7 @@ from typing import Any
 from acls.calibrators import Temperature
 from acls.errors import InputError
 from acls.metrics import Blocks
+from acls.metrics.bins import BINS
 from acls.predictions import Columns, Predictions, open_batches
 from acls.recipes import Recipe, load_recipe
 from acls.report.page import pictures
@@ -35,6 +36,7 @@ from acls.train import RunFolder, open_run
 REPLICATES = 1000
 """Resamples behind an interval."""
 CROSS_FITTED = "each half of the rows is scaled by the temperature of the other half"
+_OF_FILES = {"bins": BINS, "edges": "(lo, hi]", "pooled": True}
 HELD_OUT = "fitted on the validation part"
 
 
@@ -86,7 +88,7 @@ def of_file(
         evaluation = evaluated(batches, after, ignore_index=ignore_index, resample=replicates > 0)
         worth = evaluation.worth(replicates)
         recount = partial(blocks_of, batches, after, ignore_index=ignore_index)
-        return State(name, numbers(worth), worth.n, evaluation.suite, blocks=recount, **more)
+        return State(name, numbers(worth), worth.n, evaluation.suite, blocks=recount, protocol=_OF_FILES, **more)
 
     states = [measured(AS_IS)]
     if states[0].suite is not None and states[0].suite.n_classes is not None:

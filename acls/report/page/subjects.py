@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,10 +88,22 @@ class Line:
     protocol: Mapping[str, Any]
 
 
-def lines(subjects: list[Subject]) -> list[Line]:
+def lines(subjects: Sequence[Subject]) -> list[Line]:
     """Every state of every subject, for the tables."""
     return [
         Line(subject.method, state.name, subject.seed, state.n, state.numbers, state.protocol)
         for subject in subjects
         for state in subject.states
     ]
+
+
+def by_protocol(all_lines: Sequence[Line]) -> list[list[Line]]:
+    """The lines that can stand in one table, group by group: those whose numbers were computed in the same way."""
+    groups: list[list[Line]] = []
+    for line in all_lines:
+        same = next((group for group in groups if group[0].protocol == line.protocol), None)
+        if same is None:
+            groups.append([line])
+        else:
+            same.append(line)
+    return groups

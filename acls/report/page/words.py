@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from acls.evaluation import show_p
-from acls.report.page.subjects import AS_IS, Numbers, State, Subject
+from acls.report.page.subjects import AS_IS, Numbers, State, Subject, by_protocol, lines
 from acls.study.ranking import Ranked
 
 Part = Literal["value", "low", "high", "floor", "floor_high"]
@@ -57,6 +57,8 @@ def _overall(methods: dict[str, list[Subject]], ranked: Sequence[Ranked]) -> lis
     known = {name: ece for name, group in methods.items() if (ece := _mean(group, "ece")) is not None}
     if len(known) < 2:
         return []
+    if len(by_protocol(lines([subject for group in methods.values() for subject in group]))) > 1:
+        return ["The networks were measured by different protocols, so they are not compared."]
     (best, least), (next_best, second) = sorted(known.items(), key=lambda item: item[1])[:2]
     tested = next((one for one in ranked if (one.metric, one.posthoc, one.best) == ("ece", AS_IS, best)), None)
     worth = ""
@@ -83,7 +85,9 @@ def _worth(group: Sequence[Subject]) -> str:
     """The interval of one network, the spread of several."""
     if len(group) > 1:
         values = [value for one in group if (value := _value(one.as_is, "ece")) is not None]
-        return f" ± {_percent(statistics.stdev(values))} over {len(values)} seeds" if len(values) > 1 else ""
+        if len(values) < 2:
+            return ""
+        return f" ± {_percent(statistics.stdev(values), like=statistics.fmean(values))} over {len(values)} seeds"
     low, high = _value(group[0].as_is, "ece", "low"), _value(group[0].as_is, "ece", "high")
     return "" if low is None or high is None else f" ({_percent(low)}-{_percent(high)})"
 
@@ -125,5 +129,6 @@ def _value(state: State, name: str, part: Part = "value") -> float | None:
     return None if value is None or not math.isfinite(value) else value
 
 
-def _percent(fraction: float) -> str:
-    return f"{100 * fraction:.1f}" if fraction >= 0.0095 else f"{100 * fraction:.2f}"
+def _percent(fraction: float, like: float | None = None) -> str:
+    """Percent with one decimal, below 1 with two; ``like`` is the number it stands beside."""
+    return f"{100 * fraction:.{1 if (fraction if like is None else like) >= 0.0095 else 2}f}"

@@ -1,0 +1,344 @@
+"""What goes into the page: exact sums, honest calibration, words, escaped names."""
+
+import base64
+import io
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from acls.errors import InputError
+from acls.metrics import Suite
+from acls.predictions import Predictions, open_batches
+from acls.report.page import of_path, of_run, of_study, rank_subjects, render, results, write
+from acls.report.page.build import embedded
+from acls.report.page.measuring import KEPT, MISTAKES, cross_fitted, evaluated, worst_mistakes
+from acls.report.page.pictures import of_files
+from acls.report.page.png import LARGEST, data_address, encode
+from acls.report.page.sums import OFFERED, binned, by_class
+from acls.report.page.words import verdict
+from acls.study.store import Row, Store
+from tests.report.made import confidences, file, predictions, run, subject
+
+HOSTILE = "<script>window.hacked = 1</script>"
+
+
+def ece(sums):
+    count, confidence, right = (np.array(sums[name]) for name in ("count", "confidence", "right"))
+    return np.abs(confidence - right).sum() / count.sum()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("report")
+
+
+@pytest.fixture(scope="module")
+def overconfident(folder):
+    return subject(folder, n=4000)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rounded", [False, True], ids=["single", "tied"])
+def test_every_number_of_bins_offered_gives_the_packages_own_errors(dtype, rounded):
+    p = predictions(n=777)
+    probs = p.scores.to(dtype).softmax(1)
+    if rounded:  # on the edges of bins, and with ties across the splits of equal mass
+        top = probs.max(1).values.mul(20).round().div(20)
+        found = {b: Suite.of_triples(top, p.scores.argmax(1), p.labels, bins=b) for b in OFFERED}
+    else:
+        found = {b: Suite.of(probs, p.labels, kind="probs", bins=b) for b in OFFERED}
+    sums = binned(found[15].confidences)
+    for bins, suite in found.items():
+        assert sums["width"][bins]["count"] == suite.bins.samples.tolist()
+        assert ece(sums["width"][bins]) == pytest.approx(suite.bins.ece, abs=1e-6)
+        assert ece(sums["mass"][bins]) == pytest.approx(suite.summary()["aece"], abs=1e-6)
+        assert sum(sums["mass"][bins]["count"]) == 777
+
+
+def test_sums_of_more_samples_than_are_kept_one_by_one_stay_close(monkeypatch):
+    monkeypatch.setattr("acls.metrics.quantiles.EXACT", 100)
+    p = predictions(n=3000)
+    suite = Suite.of(p.scores, p.labels)
+    assert suite.confidences.table is not None
+    sums = binned(suite.confidences)
+    assert ece(sums["width"][15]) == pytest.approx(suite.bins.ece, abs=1e-3)
+    assert ece(sums["mass"][15]) == pytest.approx(suite.summary()["aece"], abs=1e-3)
+
+
+def test_class_rows_add_up_to_the_classwise_ece():
+    p = predictions(n=500)
+    suite = Suite.of(p.scores, p.labels, classwise=True)
+    rows = by_class(suite.classwise, most=99)
+    assert np.mean([row["ece"] for row in rows]) == pytest.approx(suite.classwise.ece, abs=1e-6)
+    assert [row["labels"] for row in rows] == p.labels.bincount(minlength=4).tolist()
+    assert len(by_class(suite.classwise, most=2)) == 2
+
+
+def test_cross_fitting_scales_each_half_by_the_temperature_of_the_other():
+    """Rows of odd numbers are sharper: their temperature is the higher one, and it is the even rows that get it."""
+    p = predictions(n=8000, sharpness=1.0)
+    sharper = torch.where(torch.arange(8000)[:, None] % 2 == 1, 3 * p.scores, p.scores)
+    after, t = cross_fitted([replace(p, scores=sharper)])
+    scaled = after(replace(p, scores=sharper), 0).log_probs()
+    divided_by = ((sharper[:, 0] - sharper[:, 1]) / (scaled[:, 0] - scaled[:, 1])).tolist()
+    assert divided_by[0::2] == pytest.approx([3.0] * 4000, rel=0.1)
+    assert divided_by[1::2] == pytest.approx([1.0] * 4000, rel=0.1)
+    assert t == pytest.approx(3**0.5, rel=0.1)
+
+
+def test_a_row_has_no_say_in_its_own_temperature():
+    p = predictions(n=200)
+    after, _ = cross_fitted([p])
+    changed = replace(p, labels=torch.where(torch.arange(200) % 2 == 0, (p.labels + 1) % 4, p.labels))
+    otherwise, _ = cross_fitted([changed])
+    even, odd = slice(0, None, 2), slice(1, None, 2)
+    one, other = after(p, 0).log_probs(), otherwise(p, 0).log_probs()
+    assert torch.equal(one[even], other[even])
+    assert not torch.allclose(one[odd], other[odd])
+
+
+def test_slices_are_cross_fitted_as_the_whole(folder):
+    p = predictions(n=900)
+    path = file(folder, "slices.npz", n=900)
+    whole, t = cross_fitted([p])
+    sliced, same = cross_fitted(open_batches(path, rows=70))
+    assert same == pytest.approx(t)
+    both = [
+        evaluated(batches, after, resample=False).suite.bins.ece
+        for batches, after in (([p], whole), (open_batches(path, rows=70), sliced))
+    ]
+    assert both[0] == pytest.approx(both[1], abs=1e-9)
+
+
+def test_a_temperature_is_fitted_in_bounded_memory(monkeypatch):
+    p = predictions(n=4000)
+    _, t = cross_fitted([p])
+    monkeypatch.setattr("acls.report.page.measuring.KEPT", 4 * 1000)
+    _, near = cross_fitted([p[start : start + 500] for start in range(0, 4000, 500)])
+    assert near == pytest.approx(t, rel=0.2)
+    assert near != t
+    assert KEPT * 4 <= 2**26
+
+
+def test_the_worst_mistakes_are_the_most_confident_ones_across_slices():
+    p = predictions(n=700)
+    confidence, right = confidences(p)
+    wrong = np.flatnonzero(~right)
+    expected = wrong[np.argsort(-confidence[wrong], kind="stable")][:MISTAKES]
+    found = worst_mistakes([p[start : start + 90] for start in range(0, 700, 90)])
+    assert [one.row for one in found] == expected.tolist()
+    assert [one.confidence for one in found] == pytest.approx(confidence[expected].tolist(), rel=1e-5)
+    assert all(one.predicted != one.label for one in found)
+
+
+def test_of_an_image_the_worst_pixel_is_shown_and_ignored_ones_are_not():
+    p = predictions(n=600, image=torch.arange(600) // 100)
+    p = replace(p, labels=torch.where(p.image == 2, -100, p.labels))
+    found = worst_mistakes([p])
+    assert sorted(one.image for one in found) == [0, 1, 3, 4, 5]
+
+
+def test_the_verdict_says_the_error_its_worth_the_way_and_the_remedy(overconfident):
+    (sentence,) = verdict([overconfident])
+    assert re.fullmatch(
+        r"outputs\.npz: ECE \d+\.\d % \(\d+\.\d-\d+\.\d\), noise floor \d\.\d+ %: overconfident; "
+        r"temperature (1\.9|2|2\.1) brings it to [\d.]+ %\.",
+        sentence,
+    )
+
+
+def test_the_verdict_says_when_there_is_nothing_wrong(folder):
+    (sentence,) = verdict([subject(folder, name="fine.npz", n=1500, sharpness=1.0)])
+    assert "no miscalibration beyond chance at this n" in sentence
+
+
+def test_the_verdict_names_underconfidence(folder):
+    assert ": underconfident; temperature 0." in verdict([subject(folder, name="shy.npz", sharpness=0.4)])[0]
+
+
+def test_the_verdict_of_several_names_the_best_and_whether_that_is_chance(folder):
+    good = subject(folder, name="good.npz", n=2000, sharpness=1.0)
+    bad = subject(folder, name="bad.npz", n=2000, sharpness=3.0)
+    ranked = rank_subjects([bad, good])
+    first, second, *each = verdict([bad, good], ranked)
+    assert first.startswith("Lowest ECE of 2: good.npz")
+    assert "that is more than chance" in first
+    assert second == "1 of 2 networks are miscalibrated by more than chance."
+    assert len(each) == 2
+
+
+def test_networks_of_different_protocols_are_neither_ranked_nor_put_in_one_table(folder):
+    one = subject(folder, name="one.npz", n=400)
+    states = tuple(replace(state, protocol={"bins": 25}) for state in one.states)
+    both = [one, replace(one, method="other", states=states)]
+    assert rank_subjects(both) == []
+    assert "not compared" in verdict(both)[0]
+    assert [len(table.rows) for table in results(both)] == [2, 2]
+    text = render(both, title="x")
+    assert text.count("<table>") == 2
+    assert "bins 25" in text
+
+
+def test_networks_on_other_samples_are_not_ranked(folder):
+    two = [subject(folder, name=f"{n}.npz", n=n) for n in (300, 400)]
+    assert rank_subjects(two) == []
+
+
+def test_triples_make_a_page_without_what_they_cannot_tell(folder):
+    p = predictions()
+    confidence, predicted = p.top()
+    Predictions(None, p.labels, "triples", confidence=confidence, predicted=predicted).save(folder / "triples.npz")
+    (found,) = of_path(folder / "triples.npz", replicates=10)
+    assert [state.name for state in found.states] == ["none"]
+    data = page_data(render([found], title="x"))
+    assert data["subjects"][0]["states"][0]["classes"] == []
+
+
+def page_data(text):
+    (block,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
+    return json.loads(block)
+
+
+def test_names_from_files_cannot_leave_their_place(overconfident):
+    named = replace(
+        overconfident, method=f"{HOSTILE}</script><!--<script>", names=(HOSTILE, "&amp;", "\u2028", '"'), source=HOSTILE
+    )
+    text = render([named], title=HOSTILE)
+    assert "<script>window" not in text
+    assert len(re.findall("<script", text)) == 2
+    assert "<!--<script" not in text
+    data = page_data(text)["subjects"][0]
+    assert data["method"] == named.method
+    assert data["names"] == list(named.names)
+
+
+def test_embedded_json_holds_no_character_that_ends_a_script():
+    text = embedded({"</script>": "<!-- & \u2028 \u2029"})
+    assert not set("<>&\u2028\u2029") & set(text)
+    assert json.loads(text) == {"</script>": "<!-- & \u2028 \u2029"}
+
+
+def test_the_policy_allows_our_script_alone_and_no_request(overconfident):
+    import hashlib
+
+    text = render([overconfident], title="x")
+    script = re.findall(r"<script>(.*?)</script>", text, re.S)[-1]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in text
+    assert "default-src 'none'" in text
+    assert not re.findall(r"(?:src|href)=[\"'](?!data:|#)", text)
+    assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
+    assert "https://" not in text
+
+
+def test_fifty_runs_of_a_hundred_classes_stay_under_six_megabytes(folder):
+    one = subject(folder, name="many.npz", n=3000, classes=100)
+    picture = data_address(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8))
+    history = tuple({"epoch": e, "val/ece": e * 0.0123456, "val/nll": 1 / (e + 1)} for e in range(200))
+    fifty = [
+        replace(one, method=f"method {i // 5}", seed=i % 5, history=history,
+                pictures={m.row: f"{picture}{i}" for m in one.mistakes})
+        for i in range(50)
+    ]  # fmt: skip
+    text = render(fifty, title="fifty")
+    assert len(text.encode()) < 6_000_000
+    assert len(page_data(text)["subjects"]) == 50
+
+
+def test_a_run_has_its_curves_pictures_settings_and_versions(tmp_path):
+    found = of_run(run(tmp_path / "run"), replicates=10)
+    assert found.method == "ACLS(margin=6.0)"
+    assert found.seed == 1
+    assert [state.name for state in found.states] == ["none", "Temperature"]
+    assert found.names[3] == "digit 3"
+    assert len(found.history) == 5
+    assert found.environment["versions"]["torch"] == "2.0"
+    assert "digits" in found.settings
+    assert found.mistakes
+    assert set(found.pictures) == {one.row for one in found.mistakes}
+
+
+def test_a_runs_temperature_is_fitted_on_its_validation_part(tmp_path):
+    from acls.calibrators import Temperature
+
+    folder = run(tmp_path / "run")
+    val = Predictions.load(folder / "predictions" / "val.safetensors")
+    fitted = Temperature().fit(val.scores, val.labels)
+    assert of_run(folder, replicates=0).states[1].temperature == pytest.approx(float(fitted.temperature))
+
+
+def test_a_run_that_is_not_finished_says_how_to_go_on(tmp_path):
+    folder = run(tmp_path / "run")
+    (folder / "predictions" / "test.safetensors").unlink()
+    with pytest.raises(InputError, match="acls train --resume"):
+        of_run(folder)
+
+
+def test_a_folder_of_runs_is_all_of_them(tmp_path):
+    run(tmp_path / "a", loss="CE()", seed=1)
+    run(tmp_path / "b", loss="CE()", seed=2)
+    found = of_path(tmp_path, replicates=0)
+    assert [(one.method, one.seed) for one in found] == [("CE", 1), ("CE", 2)]
+
+
+def test_a_study_shows_its_stored_numbers_and_draws_from_its_runs(tmp_path):
+    run(tmp_path / "runs" / "CE-1", loss="CE()")
+    number = {"value": 0.123, "low": 0.1, "high": 0.15, "floor": 0.01, "floor_high": 0.02}
+    row = Row("CE", 1, "digits_cnn", "none", "test", 300, {"ece": number}, {"bins": 15}, 1.0, "runs/CE-1", {})
+    Store(tmp_path, create=True).add(row)
+    (found,) = of_study(tmp_path)
+    assert found.as_is.numbers["ece"]["value"] == 0.123
+    assert found.as_is.suite.n == 300
+    assert found.as_is.protocol == {"bins": 15}
+    assert found.history
+
+
+def test_a_study_whose_runs_are_gone_still_shows_its_numbers(tmp_path):
+    number = {"value": 0.123, "low": 0.1, "high": 0.15, "floor": 0.01, "floor_high": 0.02}
+    row = Row("CE", 1, "digits_cnn", "none", "test", 300, {"ece": number}, {}, 1.0, "runs/gone", {"recipe": {}})
+    Store(tmp_path, create=True).add(row)
+    (found,) = of_study(tmp_path)
+    assert found.as_is.suite is None
+    assert "ECE 12.3 % (10.0-15.0)" in verdict([found])[0]
+    write([found], tmp_path / "report.html")
+    assert "12.30" in (tmp_path / "report.html").read_text()
+
+
+def test_an_empty_study_is_refused(tmp_path):
+    Store(tmp_path, create=True)
+    with pytest.raises(InputError, match="no finished run yet"):
+        of_study(tmp_path)
+
+
+def test_pictures_survive_the_encoder():
+    image = pytest.importorskip("PIL.Image")
+    random = np.random.default_rng(0)
+    for shape in ((5, 7), (6, 4, 3)):
+        picture = random.integers(0, 256, shape, dtype=np.uint8)
+        assert np.array_equal(np.asarray(image.open(io.BytesIO(encode(picture)))), picture)
+    large = data_address(np.zeros((500, 300), np.uint8))
+    assert max(image.open(io.BytesIO(base64.b64decode(large.split(",")[1]))).size) <= LARGEST
+
+
+def test_pictures_are_taken_in_the_order_of_the_rows(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    for value in range(3):
+        image.fromarray(np.full((4, 4, 3), 40 * value, np.uint8)).save(tmp_path / f"{value}.png")
+    stack = np.stack([np.full((4, 4), 40 * value, np.uint8) for value in range(3)])
+    np.savez(tmp_path / "stack.npz", images=stack, labels=np.arange(3))
+    np.save(tmp_path / "stack.npy", stack)
+    for source in (tmp_path, tmp_path / "stack.npz", tmp_path / "stack.npy"):
+        assert of_files(source)(2).max() == 80
+        assert of_files(source)(3) is None
+    with pytest.raises(InputError, match="holds no pictures"):
+        of_files(tmp_path / "absent.txt")
+
+
+def test_a_file_of_pickled_pictures_is_refused(tmp_path):
+    np.save(tmp_path / "bad.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    with pytest.raises(InputError, match="cannot read pictures"):
+        of_files(tmp_path / "bad.npy")
