@@ -13,7 +13,7 @@ LAYERS = [
     {"shapes", "distributed", "modules"},
     {"predictions", "storage"},
     {"metrics"},
-    {"losses", "calibrators", "doctor", "evaluation"},
+    {"losses", "calibrators", "doctor", "evaluation", "drift"},
     {"data", "models"},
     {"recipes"},
     {"train"},

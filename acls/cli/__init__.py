@@ -25,7 +25,9 @@ COMMANDS = {
     "compare": "train and compare methods over seeds, or compare saved predictions",
     "report": "write a page with verdict, tables and diagrams of runs, studies or predictions",
     "reproduce": "reproduce a table or figure of the paper, with a verdict on each claim",
+    "advise": "say which epoch of a run to keep, by which rule",
     "doctor": "say what looks wrong with a file of predictions",
+    "drift": "check new predictions, without labels, against the calibration set",
 }
 
 EXAMPLE = """\

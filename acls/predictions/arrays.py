@@ -59,7 +59,7 @@ class ArrayFile(DataFile):
                     f"{self.path}: {name!r} holds Python objects, which are pickles: save it as an array of numbers"
                 )
         lengths = {str(ref): self._shape(ref) for refs in layout.roles.values() for ref in refs}
-        name, shape = next((str(ref), self._shape(ref)) for ref in layout.roles["labels"])
+        name, shape = next((str(ref), self._shape(ref)) for ref in layout.roles.get("labels", layout.main))
         if not shape:
             raise InputError(f"{self.path}: {name!r} is a single value, not one a row")
         for other, its in lengths.items():
@@ -71,8 +71,7 @@ class ArrayFile(DataFile):
         return shape[0]
 
     def n_cells(self, layout: Layout) -> int:
-        refs = layout.roles.get("scores", layout.roles["labels"])
-        return sum(math.prod(self._shape(ref)[1:]) for ref in refs)
+        return sum(math.prod(self._shape(ref)[1:]) for ref in layout.main)
 
     def blocks(self, layout: Layout, rows: int) -> Iterator[dict[str, list[Array]]]:
         n = self.n_rows(layout)

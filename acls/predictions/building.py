@@ -14,6 +14,7 @@ from acls.errors import InputError
 from acls.predictions.columns import Layout
 from acls.predictions.core import Predictions
 from acls.predictions.files import Array
+from acls.shapes import IGNORE_INDEX
 
 
 @dataclass
@@ -22,6 +23,8 @@ class Builder:
 
     names: dict[str, dict[str, int]] = field(default_factory=lambda: {"group": {}, "image": {}})
     images: int = 0
+    missing: int = IGNORE_INDEX
+    """The label of all rows where the file has none."""
 
     def __call__(
         self, block: dict[str, list[Array]], layout: Layout, meta: dict[str, str], where: str, row: int
@@ -40,8 +43,12 @@ class Builder:
                 columns[role] = self._numbers(role, named[_integers(arrays[0], name, where, row).numpy()])
             else:
                 columns[role] = _integers(arrays[0], name, where, row)
+        if "labels" not in columns:
+            shape = columns["confidence"].shape if columns["scores"] is None else columns["scores"][:, 0].shape
+            columns["labels"] = torch.full(shape, self.missing)
+        images = len(columns["labels"])
         _flatten_maps(columns, self.images, where)
-        self.images += len(block["labels"][0])
+        self.images += images
         rest = {key: value for key, value in meta.items() if key != "group_names"}
         try:
             return Predictions(kind=layout.kind, group_names=tuple(self.names["group"]), meta=rest, **columns)

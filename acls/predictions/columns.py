@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Any
 
 from acls.errors import InputError, suggest
 from acls.predictions.core import Kind
@@ -43,6 +44,8 @@ class Columns:
     labels: str | None = None
     group: str | None = None
     image: str | None = None
+    unlabelled: bool = False
+    """Whether labels may be missing; all rows then carry the label that does not count."""
 
     def __post_init__(self) -> None:
         said = [kind for kind in _SCORES if getattr(self, kind)]
@@ -54,11 +57,12 @@ class Columns:
     @classmethod
     def of(cls, **names: str) -> Columns:
         """Columns by keyword, with an error that suggests the right keyword."""
-        known = [field.name for field in fields(cls)]
+        known = [field.name for field in fields(cls) if field.name != "unlabelled"]
         for name in names:
             if name not in known:
                 raise InputError(f"there is no kind of column {name!r}{suggest(name, known)}")
-        return cls(**names)
+        said: dict[str, Any] = dict(names)
+        return cls(**said)
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,11 @@ class Layout:
     """``scores``, or ``confidence`` and ``predicted``; ``labels``; where there are any ``group`` and ``image``."""
 
     @property
+    def main(self) -> tuple[Ref, ...]:
+        """What is there in every file: the scores, or the confidence."""
+        return self.roles.get("scores") or self.roles["confidence"]
+
+    @property
     def names(self) -> list[str]:
         """Every name to read, each once."""
         return list(dict.fromkeys(ref.name for refs in self.roles.values() for ref in refs))
@@ -97,7 +106,8 @@ def resolve(columns: Columns, available: Mapping[str, Field], where: str) -> Lay
     else:
         said = getattr(columns, kind) or next(name for name in _own_names(kind) if _present(name, available))
         roles["scores"] = _find(said, kind, available, where)
-    roles["labels"] = _one(columns.labels or "labels", "labels", available, where)
+    if columns.labels or "labels" in available or not columns.unlabelled:
+        roles["labels"] = _one(columns.labels or "labels", "labels", available, where)
     for name in ("group", "image"):
         said = getattr(columns, name)
         if said or name in available:

@@ -75,7 +75,7 @@ class Batches:
 
     def __iter__(self) -> Iterator[Predictions]:
         expected: tuple[Kind, int | None] | None = None
-        build = Builder()
+        build = Builder(missing=self.ignore_index)
         for path in self.files:
             with _open(path) as file:
                 layout = resolve(self.columns, file.fields, str(path))

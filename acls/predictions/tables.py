@@ -37,7 +37,7 @@ class ParquetFile(DataFile):
         return int(self._file.metadata.num_rows)
 
     def n_cells(self, layout: Layout) -> int:
-        refs = layout.roles.get("scores", layout.roles["labels"])
+        refs = layout.main
         names = {ref.name for ref in refs}
         groups = self._file.metadata
         if not groups.num_row_groups or not groups.num_rows:

@@ -1,0 +1,277 @@
+"""Drift without labels: have the confidences of new data moved away from those that the model was calibrated on?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from acls.errors import InputError
+from acls.metrics import Confidences
+from acls.metrics.batch import Batch
+from acls.metrics.intervals import holm
+from acls.predictions import Predictions
+from acls.shapes import IGNORE_INDEX
+
+ALPHA = 0.01
+"""How often a check of data that has not drifted may raise a false alarm."""
+PSI_ALARM = 0.1
+"""The usual threshold of the population stability index: below it, a difference is too small to matter."""
+DROP_ALARM = 0.02
+"""The fall of the predicted accuracy from which on it matters, whatever the index says."""
+GROUPS = 10
+MOST_CLASSES = 1000
+
+
+@dataclass
+class Profile:
+    """What a check needs of a data set of predictions, from one pass in bounded memory."""
+
+    ignore_index: int = IGNORE_INDEX
+    n: int = 0
+    labelled: int = 0
+    hits: int = 0
+    confidence: Confidences | None = None
+    """The confidences as a fine histogram; the events in it are hits where there are labels."""
+    classes: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
+    """How often each class was predicted."""
+    images: set[int] = field(default_factory=set)
+
+    def add(self, p: Predictions) -> None:
+        """Count a slice. Where some rows have labels, those without do not count; where none has, all do."""
+        known = p.labels != self.ignore_index
+        if bool(known.any()):
+            p = p[known]
+            self.labelled += len(p)
+            self.hits += int(p.correct().sum())
+        if len(p) == 0:
+            return
+        sure, predicted = p.top()
+        counted = Confidences.count(Batch.of_triples(sure, predicted, p.labels))
+        self.confidence = counted if self.confidence is None else self.confidence + counted
+        held = torch.bincount(predicted.clamp(max=MOST_CLASSES - 1), minlength=len(self.classes))
+        held[: len(self.classes)] += self.classes
+        self.classes = held
+        self.n += len(p)
+        if p.image is not None:
+            self.images.update(p.image.unique().tolist())  # type: ignore[no-untyped-call]
+
+    @property
+    def independent(self) -> int:
+        """How many independent samples there are: images where the rows are pixels, else rows."""
+        return len(self.images) or self.n
+
+    def table(self) -> Tensor:
+        """``(3, cells)``: rows, confidence and hits in each cell of the histogram."""
+        assert self.confidence is not None
+        return self.confidence.histogram()[:, 0]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One test: the distance, the probability of one as large without drift (corrected for the number of tests)."""
+
+    distance: float
+    p: float
+
+
+@dataclass(frozen=True)
+class Drift:
+    """What a check found."""
+
+    n_calibration: int
+    n_new: int
+    confidence_calibration: float
+    confidence_new: float
+    accuracy_calibration: float
+    accuracy_by_confidence: float
+    """What the new confidences mean on the calibration set: right where new inputs are harder, but of the same kind."""
+    accuracy_by_threshold: float
+    """ATC (Garg et al., ICLR 2022): the share of new confidences above the threshold that, on the calibration set, as
+    many confidences exceed as are right. More wary of confidences on inputs of another kind."""
+    accuracy_margin: float
+    """Half a 95 % interval of a predicted accuracy, from the two sample sizes alone."""
+    accuracy_new: float | None
+    """The true one, where the new data has labels."""
+    psi: float
+    checks: dict[str, Check]
+    """``ks``: Kolmogorov-Smirnov on the confidences; ``psi``: stability index over tenths of the calibration set's
+    confidences; ``classes``: how often each class is predicted."""
+    alpha: float
+    psi_alarm: float
+    drop_alarm: float
+
+    @property
+    def significant(self) -> bool:
+        """Whether the data differ more than chance would let them."""
+        return any(check.p < self.alpha for check in self.checks.values())
+
+    @property
+    def drop(self) -> float:
+        """By how much accuracy may fall: the larger of the two predictions."""
+        return self.accuracy_calibration - min(self.accuracy_by_confidence, self.accuracy_by_threshold)
+
+    @property
+    def alarm(self) -> bool:
+        """Whether they differ beyond chance and by enough to matter."""
+        sinks = self.drop > max(self.drop_alarm, self.accuracy_margin)
+        return self.significant and (self.psi >= self.psi_alarm or sinks)
+
+    def verdict(self) -> str:
+        """One sentence."""
+        if not self.significant:
+            return "No drift beyond chance: the confidences look like those of the calibration set."
+        low, high = sorted((self.accuracy_by_confidence, self.accuracy_by_threshold))
+        moved = f"PSI {self.psi:.3f}; accuracy was {self.accuracy_calibration:.2%} and is predicted to be "
+        moved += f"{low:.2%} to {high:.2%}, ± {self.accuracy_margin:.2%}"
+        if not self.alarm:
+            return f"Drift beyond chance, but small ({moved}): nothing to do yet."
+        return f"Drift ({moved}): check the new data, and calibrate again on labelled samples of it."
+
+    def as_json(self) -> dict[str, Any]:
+        """A plain object."""
+        plain = {name: value for name, value in vars(self).items() if name != "checks"}
+        checks = {name: {"distance": check.distance, "p": check.p} for name, check in self.checks.items()}
+        return {
+            "alarm": self.alarm,
+            "significant": self.significant,
+            "drop": self.drop,
+            **plain,
+            "checks": checks,
+            "verdict": self.verdict(),
+        }
+
+
+def profile(batches: Iterable[Predictions], *, ignore_index: int = IGNORE_INDEX) -> Profile:
+    """Read a data set."""
+    found = Profile(ignore_index)
+    for batch in batches:
+        found.add(batch)
+    return found
+
+
+def compare(
+    calibration: Profile,
+    new: Profile,
+    *,
+    alpha: float = ALPHA,
+    psi_alarm: float = PSI_ALARM,
+    drop_alarm: float = DROP_ALARM,
+) -> Drift:
+    """Check new data against the calibration set. Rows of one image are not independent: images count then."""
+    if calibration.labelled == 0:
+        raise InputError("the calibration set has no labels: they tell what accuracy its confidences mean")
+    if new.n == 0:
+        raise InputError("there are no new rows to check")
+    before, after = calibration.table(), new.table()
+    sizes = calibration.independent, new.independent
+    psi, psi_p = _stability(before[0], after[0], sizes)
+    found = {
+        "ks": _kolmogorov_smirnov(before[0], after[0], sizes),
+        "psi": (psi, psi_p),
+        "classes": _same_classes(calibration.classes, new.classes, sizes),
+    }
+    corrected = holm([p for _, p in found.values()])
+    accuracy, by_confidence = calibration.hits / calibration.labelled, _by_confidence(before, after)
+    spread = accuracy * (1 - accuracy) / sizes[0] + max(0.0, by_confidence * (1 - by_confidence)) / sizes[1]
+    return Drift(
+        n_calibration=calibration.n,
+        n_new=new.n,
+        confidence_calibration=float(before[1].sum() / before[0].sum()),
+        confidence_new=float(after[1].sum() / after[0].sum()),
+        accuracy_calibration=accuracy,
+        accuracy_by_confidence=by_confidence,
+        accuracy_by_threshold=_by_threshold(before, after),
+        accuracy_margin=1.96 * math.sqrt(spread),
+        accuracy_new=new.hits / new.labelled if new.labelled else None,
+        psi=psi,
+        checks={name: Check(distance, p) for (name, (distance, _)), p in zip(found.items(), corrected, strict=True)},
+        alpha=alpha,
+        psi_alarm=psi_alarm,
+        drop_alarm=drop_alarm,
+    )
+
+
+def _kolmogorov_smirnov(before: Tensor, after: Tensor, sizes: Sequence[int]) -> tuple[float, float]:
+    """The largest distance of the two distribution functions, and its asymptotic p (Stephens 1970)."""
+    distance = float((before.cumsum(0) / before.sum() - after.cumsum(0) / after.sum()).abs().max())
+    root = math.sqrt(sizes[0] * sizes[1] / (sizes[0] + sizes[1]))
+    scaled = (root + 0.12 + 0.11 / root) * distance
+    if scaled < 0.2:  # the series below converges slowly there, to 1 within 1e-12
+        return distance, 1.0
+    terms = (2 * (-1) ** (k - 1) * math.exp(-2 * (k * scaled) ** 2) for k in range(1, 101))
+    return distance, min(1.0, max(0.0, math.fsum(terms)))
+
+
+def _stability(before: Tensor, after: Tensor, sizes: Sequence[int]) -> tuple[float, float]:
+    """Population stability index, sum of (q - p) log(q / p) over tenths of the calibration set's confidences, and p.
+
+    Without drift it is, for many samples, chi-squared with a degree of freedom less than there are tenths, times
+    1/m + 1/n. A tenth that one of the two has nothing in counts half a sample, so that the index stays finite.
+    """
+    held = torch.stack([_in_tenths(before, part) for part in (before, after)])
+    held = held[:, held.sum(0) > 0]
+    total = held.sum(1, keepdim=True)
+    share = held.clamp(min=0.5) / total
+    psi = float(((share[1] - share[0]) * (share[1] / share[0]).log()).sum())
+    return psi, _chi_squared(psi / (1 / sizes[0] + 1 / sizes[1]), held.shape[1] - 1)
+
+
+def _same_classes(before: Tensor, after: Tensor, sizes: Sequence[int]) -> tuple[float, float]:
+    """Half the sum of differences between how often each class is predicted, and the p of a chi-squared test."""
+    width = max(len(before), len(after))
+    counts = torch.zeros(2, width, dtype=torch.float64)
+    counts[0, : len(before)], counts[1, : len(after)] = before.double(), after.double()
+    share = counts / counts.sum(1, keepdim=True)
+    distance = float((share[0] - share[1]).abs().sum() / 2)
+    weight = torch.tensor(sizes, dtype=torch.float64)[:, None]
+    pooled = (share * weight).sum(0) / weight.sum()
+    # Rare classes together, as the test presumes about five expected samples each.
+    rare = pooled * min(sizes) < 5
+    if bool(rare.any()):
+        share = torch.cat([share[:, ~rare], share[:, rare].sum(1, keepdim=True)], 1)
+        pooled = (share * weight).sum(0) / weight.sum()
+    kept = pooled > 0
+    statistic = float((weight * (share - pooled).square() / pooled.clamp(min=1e-300))[:, kept].sum())
+    return distance, _chi_squared(statistic, int(kept.sum()) - 1)
+
+
+def _in_tenths(before: Tensor, part: Tensor) -> Tensor:
+    """Sums of what is in the cells over tenths of the calibration set's confidences, ``before``."""
+    reached = before.cumsum(0) / before.sum()
+    group = (reached * GROUPS - 1e-9).floor().clamp(0, GROUPS - 1).long()
+    return torch.zeros(GROUPS, dtype=part.dtype).index_add_(0, group, part)
+
+
+def _by_confidence(before: Tensor, after: Tensor) -> float:
+    """The mean new confidence, less by how much the calibration set's exceed its accuracy in the same tenth."""
+    count, confidence, right = (_in_tenths(before[0], part) for part in before)
+    excess = (confidence - right) / count.clamp(min=1)
+    share = _in_tenths(before[0], after[0]) / after[0].sum()
+    return min(1.0, max(0.0, float(after[1].sum() / after[0].sum() - (share * excess).sum())))
+
+
+def _by_threshold(before: Tensor, after: Tensor) -> float:
+    """The share of new confidences above the threshold that as many of the known ones exceed as are right.
+
+    Where the threshold falls inside a cell, the cell counts in part.
+    """
+    right = float(before[2].sum())
+    above = before[0].flip(0).cumsum(0)
+    cell = int(torch.searchsorted(above, torch.tensor(right, dtype=above.dtype)).clamp(max=len(above) - 1))
+    inside = before[0].flip(0)[cell]
+    part = float((right - (above[cell] - inside)) / inside) if float(inside) > 0 else 0.0
+    new = after[0].flip(0)
+    return float((new[:cell].sum() + part * new[cell]) / new.sum())
+
+
+def _chi_squared(statistic: float, freedom: int) -> float:
+    """The probability of a chi-squared value at least as large."""
+    if freedom < 1:
+        return 1.0
+    half = torch.tensor([freedom / 2, statistic / 2], dtype=torch.float64)
+    return float(torch.special.gammaincc(half[0], half[1]))
