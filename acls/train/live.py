@@ -47,15 +47,20 @@ class Sample:
 
 
 def outlook(sample: Sample, void: int) -> dict[str, float]:
-    """Mean largest logit, mean distance of it from the smallest (what margins are compared with), and the fitting T."""
+    """Mean largest logit, mean distance of it from the smallest (what margins are compared with), and the fitting T.
+
+    ``ece_after_temperature`` is the ECE that this T leaves, on the samples that it was fitted on.
+    """
     logits, target = sample.rows(void)
     if len(target) == 0:
-        return {"top_logit": math.nan, "logit_gap": math.nan, "temperature": math.nan}
+        return dict.fromkeys(("top_logit", "logit_gap", "temperature", "ece_after_temperature"), math.nan)
+    scaling = Temperature().fit(logits, target)
     low, high = logits.aminmax(dim=1)
     return {
         "top_logit": float(high.mean()),
         "logit_gap": float((high - low).mean()),
-        "temperature": float(Temperature().fit(logits, target).temperature),
+        "temperature": float(scaling.temperature),
+        "ece_after_temperature": scaling.report.after.ece,
     }
 
 

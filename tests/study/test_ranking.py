@@ -17,7 +17,7 @@ def blocks(scale, seed, n=400):
     """A model whose logits are right in direction; the scale makes it over- or underconfident."""
     random = torch.Generator().manual_seed(seed)
     target = torch.randint(5, (n,), generator=random)
-    logits = torch.nn.functional.one_hot(target, 5) * 2 + torch.randn(n, 5, generator=random)
+    logits = torch.nn.functional.one_hot(target, 5) + torch.randn(n, 5, generator=random)
     return Blocks.of(scale * logits, target)
 
 

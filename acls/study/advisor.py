@@ -1,0 +1,108 @@
+"""Which epoch of a run to keep: the choice of the checkpoint moves the ECE more than many methods do."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from acls.errors import InputError
+
+NEEDED = ("epoch", "val/accuracy", "val/nll", "val/ece", "val/ece_after_temperature", "val/n")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """An epoch's numbers on the validation part."""
+
+    epoch: int
+    """From 1, as a reader counts."""
+    accuracy: float
+    nll: float
+    ece: float
+    ece_after_temperature: float
+    n: int
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A way to choose, and the epoch that it chooses."""
+
+    name: str
+    when: str
+    """What it is good for."""
+    keep: Checkpoint
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The epochs, those not beaten in accuracy and ECE at once, and what each rule would keep."""
+
+    epochs: tuple[Checkpoint, ...]
+    front: tuple[Checkpoint, ...]
+    """By ascending accuracy."""
+    close: tuple[Checkpoint, ...]
+    """Those whose accuracy is within a standard error of the best: accuracy alone cannot tell them apart."""
+    rules: tuple[Rule, ...]
+
+
+def read_history(run: str | Path) -> list[dict[str, float]]:
+    """The rows of a run's metrics.csv."""
+    path = Path(run) / "metrics.csv"
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+    except FileNotFoundError:
+        raise InputError(f"{run} is not the folder of a run with finished epochs: there is no metrics.csv") from None
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{path} does not hold numbers in every row: {error}") from error
+
+
+def advise(history: Sequence[Mapping[str, float]]) -> Advice:
+    """Weigh the epochs of a history; of equals the first is kept."""
+    if not history:
+        raise InputError("there is no finished epoch to choose from")
+    lacking = [name for name in NEEDED if name not in history[0]]
+    if lacking:
+        raise InputError(f"the history lacks {', '.join(lacking)}: train the run anew with this version of acls")
+    epochs = tuple(
+        Checkpoint(
+            epoch=int(row["epoch"]) + 1,
+            accuracy=row["val/accuracy"],
+            nll=row["val/nll"],
+            ece=row["val/ece"],
+            ece_after_temperature=row["val/ece_after_temperature"],
+            n=int(row["val/n"]),
+        )
+        for row in history
+    )
+    best = max(epochs, key=lambda one: one.accuracy)
+    least = best.accuracy - math.sqrt(best.accuracy * (1 - best.accuracy) / max(best.n, 1))
+    close = tuple(one for one in epochs if one.accuracy >= least)
+    rules = (
+        Rule("accuracy", "decisions only; what most papers do", best),
+        Rule("nll", "probabilities as they are, a proper score", min(epochs, key=lambda one: one.nll)),
+        Rule("ece", "calibration alone, whatever the accuracy", min(epochs, key=lambda one: one.ece)),
+        Rule(
+            "ece_after_temperature",
+            "calibration where a temperature will be fitted",
+            min(epochs, key=lambda one: one.ece_after_temperature),
+        ),
+        Rule(
+            "nll at accuracy",
+            "the advice: least NLL among epochs that accuracy cannot tell apart",
+            min(close, key=lambda one: one.nll),
+        ),
+    )
+    return Advice(epochs, unbeaten(epochs), close, rules)
+
+
+def unbeaten(points: Sequence[Checkpoint]) -> tuple[Checkpoint, ...]:
+    """The points that none beats, by being no worse in accuracy and ECE and better in one; by ascending accuracy."""
+    front: list[Checkpoint] = []
+    for point in sorted(points, key=lambda one: (-one.accuracy, one.ece)):
+        if not front or point.ece < front[-1].ece:
+            front.append(point)
+    return tuple(reversed(front))
