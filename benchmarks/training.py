@@ -21,13 +21,17 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-import acls.train.loop as loop
 from acls.data import DataOptions
 from acls.data.parts import Data, InMemory, Part
 from acls.losses import ACLS, CE
 from acls.models import ModelOptions, build_model
 from acls.recipes import LossOptions, find
+from acls.train.folder import RunFolder
+from acls.train.guards import interruptions
+from acls.train.loop import run_epoch
+from acls.train.progress import Progress
 from acls.train.session import Session
+from acls.train.state import Progressed
 
 LIMIT = 1.05
 
@@ -109,15 +113,15 @@ class Runner:
             self.session = Session(recipe)
         finally:
             sys.modules["acls.train.session"].load = original
-        self.folder = loop.RunFolder(folder)
+        self.folder = RunFolder(folder)
         self.folder.start(recipe, data.splits())
-        self.at = loop.Progressed()
-        self.progress = loop.Progress(epochs=1000, steps=1, done=0, show=False)
+        self.at = Progressed()
+        self.progress = Progress(epochs=1000, steps=1, done=0, show=False)
 
     def epoch(self) -> float:
         began = time.perf_counter()
-        with loop._interruptions() as interrupted:
-            loop.run_epoch(self.session, self.folder, self.at, self.progress, interrupted, [])
+        with interruptions() as interrupted:
+            run_epoch(self.session, self.folder, self.at, self.progress, interrupted, [])
         return time.perf_counter() - began
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from acls.train.errors import TrainingStopped
+from acls.train.evaluate import predict_run
 from acls.train.folder import RunFolder, open_run
-from acls.train.loop import Result, fit, predict_run, resume
+from acls.train.loop import Result, fit, resume
 from acls.train.plan import Plan, make_plan
 
 __all__ = ["Plan", "Result", "RunFolder", "TrainingStopped", "fit", "make_plan", "open_run", "predict_run", "resume"]

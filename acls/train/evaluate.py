@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from acls import distributed
+from acls.data import DataOptions
 from acls.data.keyed import uniform
 from acls.data.parts import Part
+from acls.errors import InputError
 from acls.metrics import Confusion, Suite
 from acls.predictions import Predictions
+from acls.storage import load_tensors
+from acls.train.folder import open_run
+from acls.train.guards import own_generator
 from acls.train.live import Sample
 from acls.train.session import Session
 
@@ -74,6 +81,32 @@ def predict(session: Session, part: Part, *, pixels: int, meta: dict[str, str], 
     return Predictions(
         scores[order], target[order], "log_probs" if passes else "logits", image=images_of_pixels, meta=meta
     )
+
+
+def predict_run(
+    path: str | Path, *, part: str = "test", data: DataOptions | None = None, passes: int = 0
+) -> Predictions:
+    """The predictions of a run's best weights, or of the weights file named, on a part of its data or of other data.
+
+    With ``passes``, log-probabilities averaged over so many passes with dropout.
+    """
+    path = Path(path)
+    folder, recipe = open_run(path if path.is_dir() else path.parent)
+    weights = folder.best if path.is_dir() else path
+    tensors, meta = load_tensors(weights)
+    recipe = replace(recipe, data=data or recipe.data, limit_batches=None, ema=0.0)
+    recipe = replace(recipe, model=replace(recipe.model, pretrained=False, weights=None))
+    with own_generator():
+        session = Session(recipe)
+        classes = json.loads(meta.get("classes", "[]"))
+        if len(classes) != session.data.n_classes:
+            raise InputError(
+                f"{weights} tells {len(classes)} classes apart, but {recipe.data.name} has {session.data.n_classes}"
+            )
+        session.judged.load_state_dict(tensors)
+        chosen = {"train": session.data.train, "val": session.data.val, "test": session.data.test}[part]
+        described = {"recipe": recipe.name, "loss": repr(session.loss), "part": part, **meta}
+        return predict(session, chosen, pixels=recipe.pixels, meta=described, passes=passes)
 
 
 def _some_pixels(z: Tensor, y: Tensor, index: Tensor, pixels: int, void: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -2,40 +2,35 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import math
-import os
-import re
-import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from acls import distributed
-from acls.data import DataOptions
 from acls.data.parts import Part, batches
-from acls.errors import InputError, require, suggest
+from acls.errors import InputError, suggest
 from acls.losses import Epoch
 from acls.metrics import Suite
-from acls.predictions import Predictions
 from acls.recipes import Recipe
 from acls.storage import load_tensors, write_text
-from acls.train.checkpoint import load_state, save_state
+from acls.train.checkpoint import load_state
 from acls.train.errors import TrainingStopped
 from acls.train.evaluate import evaluate, predict
 from acls.train.folder import RunFolder, new_folder, open_run
+from acls.train.guards import disk_errors, interruptions, own_generator
 from acls.train.live import outlook, regulariser
 from acls.train.loggers import Logger, make_loggers
 from acls.train.progress import Progress
 from acls.train.session import Session
+from acls.train.state import Progressed, restore, save_resume
 
 LOWER_IS_BETTER = ("nll", "brier", "ece", "aece", "mce", "rmsce", "rmsce_debiased", "ks", "smece", "aurc")
 FINITE_EVERY = 50
@@ -58,26 +53,9 @@ class Result:
     history: list[dict[str, float]]
 
 
-@dataclass
-class Progressed:
-    """How far training is: with the weights and what the loss and the optimiser remember, all of a run's state."""
-
-    epoch: int = 0
-    """The epoch under way, from 0."""
-    step: int = 0
-    """Steps done in it."""
-    best: float | None = None
-    best_epoch: int = -1
-    sums: Tensor = field(default_factory=lambda: torch.zeros(4, dtype=torch.float64))
-    """Of this epoch so far: loss times samples, hits, labelled positions, samples."""
-    seconds: float = 0.0
-    """Spent in this epoch so far."""
-    history: list[dict[str, float]] = field(default_factory=list)
-
-
 def fit(recipe: Recipe, out: str | Path | None = None, *, show: bool = True) -> Result:
     """Train a recipe and write the run into a new folder, ``runs/RECIPE-LOSS-SEED`` where none is named."""
-    with own_generator(), _disk_errors():
+    with own_generator(), disk_errors():
         session = Session(recipe)
         folder = RunFolder(Path(session.fabric.broadcast(str(out) if out is not None else str(new_folder(recipe)))))
         if session.fabric.is_global_zero:
@@ -91,7 +69,7 @@ def resume(path: str | Path, *, show: bool = True) -> Result:
     On a CPU the final weights are bit for bit those of the unbroken run, with the same number of processes and threads.
     """
     folder, recipe = open_run(Path(path))
-    with own_generator(), _disk_errors():
+    with own_generator(), disk_errors():
         session = Session(recipe)
         folder.check_splits(session.data.splits())
         progressed = Progressed()
@@ -100,34 +78,8 @@ def resume(path: str | Path, *, show: bool = True) -> Result:
                 state = load_state(folder.resume)
             except InputError as error:
                 raise InputError(f"{error}; start anew from the weights with --model.weights {folder.last}") from error
-            progressed = _restore(session, state)
+            progressed = restore(session, state)
         return _run(session, folder, progressed, show)
-
-
-def predict_run(
-    path: str | Path, *, part: str = "test", data: DataOptions | None = None, passes: int = 0
-) -> Predictions:
-    """The predictions of a run's best weights, or of the weights file named, on a part of its data or of other data.
-
-    With ``passes``, log-probabilities averaged over so many passes with dropout.
-    """
-    path = Path(path)
-    folder, recipe = open_run(path if path.is_dir() else path.parent)
-    weights = folder.best if path.is_dir() else path
-    tensors, meta = load_tensors(weights)
-    recipe = replace(recipe, data=data or recipe.data, limit_batches=None, ema=0.0)
-    recipe = replace(recipe, model=replace(recipe.model, pretrained=False, weights=None))
-    with own_generator():
-        session = Session(recipe)
-        classes = json.loads(meta["classes"])
-        if len(classes) != session.data.n_classes:
-            raise InputError(
-                f"{weights} tells {len(classes)} classes apart, but {recipe.data.name} has {session.data.n_classes}"
-            )
-        session.judged.load_state_dict(tensors)
-        chosen = {"train": session.data.train, "val": session.data.val, "test": session.data.test}[part]
-        described = {"recipe": recipe.name, "loss": repr(session.loss), "part": part, **meta}
-        return predict(session, chosen, pixels=recipe.pixels, meta=described, passes=passes)
 
 
 def _run(session: Session, folder: RunFolder, at: Progressed, show: bool) -> Result:
@@ -135,7 +87,7 @@ def _run(session: Session, folder: RunFolder, at: Progressed, show: bool) -> Res
     steps = len(session.draws(at.epoch)) if at.epoch < recipe.epochs else 0
     loggers = make_loggers(folder.path, recipe, at.epoch) if session.fabric.is_global_zero else []
     progress = Progress(epochs=recipe.epochs, steps=steps * recipe.epochs, done=steps * at.epoch + at.step, show=show)
-    with progress, _interruptions() as interrupted:
+    with progress, interruptions() as interrupted:
         while at.epoch < recipe.epochs and not _out_of_patience(recipe, at):
             run_epoch(session, folder, at, progress, interrupted, loggers)
     for logger in loggers:
@@ -189,9 +141,9 @@ def _train_epoch(
         progress.step(at.epoch)
         at.seconds = time.perf_counter() - began
         if recipe.save_every and at.step % recipe.save_every == 0:
-            _save_resume(session, folder, at)
+            save_resume(session, folder, at)
         if interrupted.is_set():
-            _save_resume(session, folder, at)
+            save_resume(session, folder, at)
             raise KeyboardInterrupt
     _check_loss(session, folder, at)
     loss.end_epoch(now)
@@ -275,94 +227,9 @@ def _save(session: Session, folder: RunFolder, at: Progressed, better: bool) -> 
         names, epoch = session.data.names, at.epoch - 1
         folder.save_weights(session.judged, session.recipe, epoch, names, best=better)
         folder.write_metrics(at.history)
-    _save_resume(session, folder, at)
+    save_resume(session, folder, at)
 
 
 def _check_weights(model: nn.Module, folder: RunFolder) -> None:
     if not all(bool(torch.isfinite(weight).all()) for weight in model.parameters()):
         raise TrainingStopped(f"a weight of the network is no longer finite: {_kept(folder)} Try a smaller --optim.lr")
-
-
-def _save_resume(session: Session, folder: RunFolder, at: Progressed) -> None:
-    generators = distributed.all_gather(torch.get_rng_state()[None])
-    sums = distributed.all_reduce(at.sums)
-    if not session.fabric.is_global_zero:
-        return
-    state = {
-        "model": dict(session.model.state_dict()),
-        "average": dict(session.average.state_dict()) if session.average is not None else {},
-        "optimizer": session.optimizer.state_dict(),
-        "loss": dict(session.loss.state_dict()),
-        "scaler": session.fabric.strategy.precision.state_dict(),
-        "generators": generators,
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        "at": {**vars(at), "sums": sums},
-    }
-    save_state(folder.resume, state)
-
-
-def _restore(session: Session, state: dict[str, Any]) -> Progressed:
-    session.model.load_state_dict(state["model"])
-    if session.average is not None:
-        session.average.load_state_dict(state["average"])
-    session.optimizer.load_state_dict(state["optimizer"])
-    session.loss.load_state_dict(state["loss"])
-    session.fabric.strategy.precision.load_state_dict(state["scaler"])
-    if distributed.rank() < len(state["generators"]):
-        torch.set_rng_state(state["generators"][distributed.rank()].clone())  # a view of a row would crash torch
-    if state["cuda"] and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(state["cuda"])
-    at = Progressed(**state["at"])
-    if distributed.rank() != 0:  # the sums were saved over all processes
-        at.sums = torch.zeros_like(at.sums)
-    return at
-
-
-@contextmanager
-def _interruptions() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set: the step is finished and the state saved; a second one stops at once.
-
-    Left alone where several processes train, which would not stop at the same step, and outside the main thread.
-    """
-    event = threading.Event()
-    if distributed.world() > 1 or threading.current_thread() is not threading.main_thread():
-        yield event
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def note(number: int, frame: Any) -> None:  # noqa: ARG001
-        if event.is_set():
-            raise KeyboardInterrupt
-        event.set()
-
-    try:
-        for number in before:
-            signal.signal(number, note)
-        yield event
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def own_generator() -> Iterator[None]:
-    """Give the caller's random state back: a run seeds torch's global generator, which dropout draws from."""
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        yield
-
-
-@contextmanager
-def _disk_errors() -> Iterator[None]:
-    safetensors = require("safetensors", extra="train")
-    try:
-        yield
-    except (OSError, safetensors.SafetensorError) as error:
-        # safetensors reports the system's errors as errors of its own, with the number in the text.
-        told = re.search(r"os error (\d+)", str(error))
-        number = int(told[1]) if told else getattr(error, "errno", None)
-        if number not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
-            raise
-        raise TrainingStopped(
-            f"a file could not be written ({os.strerror(number)}); the last state that was saved is whole: "
-            "make room, then go on with --resume"
-        ) from error

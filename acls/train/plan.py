@@ -11,7 +11,7 @@ import torch
 from acls.data.parts import batches
 from acls.recipes import Recipe
 from acls.train.evaluate import evaluate
-from acls.train.loop import own_generator
+from acls.train.guards import own_generator
 from acls.train.session import Session
 
 TIMED_STEPS = 3

@@ -257,3 +257,19 @@ def test_labels_of_a_sheet_are_not_unpickled(tmp_path):
             archive.writestr("labels.npz", content.getvalue())
     with pytest.raises(ValueError, match="pickle"):
         load(DataOptions(name="cifar10", root=str(tmp_path)))
+
+
+def test_cifar100_binary_takes_the_fine_labels(tmp_path):
+    folder = tmp_path / "cifar-100-binary"
+    folder.mkdir()
+    rows = np.zeros((200, 3074), dtype=np.uint8)
+    rows[:, 0], rows[:, 1] = 7, np.arange(200) % 100
+    rows[:, 2:1026] = 255
+    for name in ("train.bin", "test.bin"):
+        rows.tofile(folder / name)
+    (folder / "fine_label_names.txt").write_text("\n".join(f"class{k}" for k in range(100)))
+    data = load(DataOptions(name="cifar100", root=str(tmp_path)))
+    assert data.n_classes == 100
+    x, y, _ = data.test[42]
+    assert int(y) == 42
+    assert x.mean(dim=(1, 2)).tolist() == [1, 0, 0]  # red first, then green, then blue

@@ -66,7 +66,7 @@ def test_a_disk_that_fills_is_told_in_the_command_line(tmp_path, monkeypatch, ca
     def full(path, state):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("acls.train.loop.save_state", full)
+    monkeypatch.setattr("acls.train.state.save_state", full)
     command = ["train", "digits_cnn", "--epochs", "1", "--log", "", "--quiet", "--out", str(tmp_path / "run")]
     assert main(command) == 1
     assert "make room, then go on with --resume" in capsys.readouterr().err

@@ -1,0 +1,69 @@
+"""What surrounds a run: signals, the caller's random state, and errors of the disk."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from acls import distributed
+from acls.errors import require
+from acls.train.errors import TrainingStopped
+
+
+@contextmanager
+def interruptions() -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set: the step is finished and the state saved; a second one stops at once.
+
+    Left alone where several processes train, which would not stop at the same step, and outside the main thread.
+    """
+    event = threading.Event()
+    if distributed.world() > 1 or threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def note(number: int, frame: Any) -> None:  # noqa: ARG001
+        if event.is_set():
+            raise KeyboardInterrupt
+        event.set()
+
+    try:
+        for number in before:
+            signal.signal(number, note)
+        yield event
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def own_generator() -> Iterator[None]:
+    """Give the caller's random state back: a run seeds torch's global generator, which dropout draws from."""
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        yield
+
+
+@contextmanager
+def disk_errors() -> Iterator[None]:
+    """Turn a full, failing or read-only disk into a sentence that says how to go on."""
+    safetensors = require("safetensors", extra="train")
+    try:
+        yield
+    except (OSError, safetensors.SafetensorError) as error:
+        # safetensors reports the system's errors as errors of its own, with the number in the text.
+        told = re.search(r"os error (\d+)", str(error))
+        number = int(told[1]) if told else getattr(error, "errno", None)
+        if number not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
+            raise
+        raise TrainingStopped(
+            f"a file could not be written ({os.strerror(number)}); the last state that was saved is whole: "
+            "make room, then go on with --resume"
+        ) from error
