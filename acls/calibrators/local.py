@@ -62,7 +62,7 @@ class LTS(Calibrator):
         logits: Tensor | Batches,
         target: Tensor | None = None,
         *,
-        group: Tensor | None = None,  # noqa: ARG002 - there are no folds to keep it in
+        group: Tensor | None = None,
         image: Tensor | None = None,
     ) -> Self:
         """Learn from maps ``(N, K, H, W)``, targets ``(N, H, W)`` and, if wanted, images ``(N, C, H, W)``.
