@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from acls.errors import InputError
-from acls.losses.base import About, Epoch, Regularized
+from acls.losses.base import About
 from acls.losses.ce import CE
-from acls.losses.history import CorrectnessHistory, next_in_batch, sample_means
+from acls.losses.history import Ranked, next_in_batch, sample_means
 from acls.losses.margin import MarginTerm
 from acls.losses.numerics import log_confidence
 from acls.losses.smoothing import Rule, Side, View, always
 from acls.modules import choose
-from acls.shapes import Positions, flatten
+from acls.shapes import Positions
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ FORMS = {
 }
 
 
-class ACLS(Regularized):
+class ACLS(Ranked):
     """Cross-entropy plus squares of what logit gaps exceed a margin by: the wider the gap, the smoother the label.
 
     lambda1 max(0, z_ŷ - min_k z_k - margin)^2 + lambda2/(K-1) sum_{j≠ŷ} max(0, z_ŷ - z_j - margin)^2, ŷ the predicted
@@ -65,7 +65,6 @@ class ACLS(Regularized):
     form: str = "paper"
     smoothing: str = "adaptive"
     condition: str = "margin"
-    history: CorrectnessHistory = field(init=False, default_factory=CorrectnessHistory)
 
     index_reason = "ACLS with condition='ranking' ranks samples by their history"
     about = About("Adaptive and conditional label smoothing", "Park et al.", "ICCV", 2023, kind="ACR")
@@ -92,21 +91,6 @@ class ACLS(Regularized):
         if at.soft or self.condition != "margin" or type(self.base) is not CE:
             return None
         return self._term(at.n_classes).with_cross_entropy(at.logits, at.target, scale)
-
-    def prepare(self, *, n_train: int, n_classes: int) -> None:
-        super().prepare(n_train=n_train, n_classes=n_classes)
-        if self.condition == "ranking":
-            self.history.prepare(n_train)
-
-    def observe(self, logits: Tensor, target: Tensor, index: Tensor) -> None:
-        super().observe(logits, target, index)
-        if self.condition == "ranking":
-            self.history.observe(flatten(logits, target, ignore_index=self.ignore_index, index=index))
-
-    def end_epoch(self, now: Epoch) -> None:
-        super().end_epoch(now)
-        if self.condition == "ranking":
-            self.history.end_epoch()
 
     def rule(self, n_classes: int) -> Rule | None:
         if self.condition == "ranking":

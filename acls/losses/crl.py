@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import field
 
 import torch
 from torch import Tensor
 
 from acls.errors import InputError
-from acls.losses.base import About, Epoch, Regularized
-from acls.losses.history import CorrectnessHistory, next_in_batch, sample_means
+from acls.losses.base import About
+from acls.losses.history import Ranked, next_in_batch, sample_means
 from acls.losses.numerics import log_confidence
 from acls.losses.smoothing import Rule, Side
 from acls.modules import choose
-from acls.shapes import Positions, flatten, labelled_mean
+from acls.shapes import Positions, labelled_mean
 
 
-class CRL(Regularized):
+class CRL(Ranked):
     """Cross-entropy plus a loss that ranks samples by confidence as they rank by how often they were correct so far.
 
     Each sample i is compared with the next in the batch: weight mean_i max(0, -t (k_i - k_{i+1}) + m), where c is the
@@ -36,7 +35,6 @@ class CRL(Regularized):
     margin: bool = True
     condition: str = "ranking"
     logit_margin: float = 10.0
-    history: CorrectnessHistory = field(init=False, default_factory=CorrectnessHistory)
 
     couples_samples = True
     refuses_soft_targets = True
@@ -63,21 +61,6 @@ class CRL(Regularized):
         margin = lead.abs() if self.margin else 0.0
         values = torch.where(lead != 0, margin - lead.sign() * (confidence - confidence[other]), 0.0).relu()
         return {"ranking": self.weight * labelled_mean(values, counts)}
-
-    def prepare(self, *, n_train: int, n_classes: int) -> None:
-        super().prepare(n_train=n_train, n_classes=n_classes)
-        if self.condition == "ranking":
-            self.history.prepare(n_train)
-
-    def observe(self, logits: Tensor, target: Tensor, index: Tensor) -> None:
-        super().observe(logits, target, index)
-        if self.condition == "ranking":
-            self.history.observe(flatten(logits, target, ignore_index=self.ignore_index, index=index))
-
-    def end_epoch(self, now: Epoch) -> None:
-        super().end_epoch(now)
-        if self.condition == "ranking":
-            self.history.end_epoch()
 
     def rule(self, n_classes: int) -> Rule | None:
         return self.rule_on_cross_entropy(self._margin_rule()) if self.condition == "margin" else None

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import field
+
 import torch
 from torch import Tensor, nn
 
 from acls import distributed
 from acls.errors import InputError
+from acls.losses.base import Epoch, Regularized
 from acls.losses.numerics import correctness, log_confidence
-from acls.shapes import Positions
+from acls.shapes import Positions, flatten
 
 
 class CorrectnessHistory(nn.Module):
@@ -47,6 +50,27 @@ class CorrectnessHistory(nn.Module):
         span = self.epochs.clamp(min=1) - least
         above = self.hits[at.sample_numbers()] - least
         return torch.where(span > 0, above / torch.where(span > 0, span, 1.0), 0.0)
+
+
+class Ranked(Regularized):
+    """A regulariser that may rank samples by their history, and keeps one where it does (`remembers_samples`)."""
+
+    history: CorrectnessHistory = field(init=False, default_factory=CorrectnessHistory)
+
+    def prepare(self, *, n_train: int, n_classes: int) -> None:
+        super().prepare(n_train=n_train, n_classes=n_classes)
+        if self.remembers_samples():
+            self.history.prepare(n_train)
+
+    def observe(self, logits: Tensor, target: Tensor, index: Tensor) -> None:
+        super().observe(logits, target, index)
+        if self.remembers_samples():
+            self.history.observe(flatten(logits, target, ignore_index=self.ignore_index, index=index))
+
+    def end_epoch(self, now: Epoch) -> None:
+        super().end_epoch(now)
+        if self.remembers_samples():
+            self.history.end_epoch()
 
 
 def sample_means(values: Tensor, at: Positions) -> Tensor:
