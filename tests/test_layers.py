@@ -17,7 +17,7 @@ LAYERS = [
     {"data", "models"},
     {"recipes"},
     {"train"},
-    {"study"},
+    {"study", "shift"},
     {"report"},
     {"reproduce"},
     {"integrations", "cli", "__main__"},

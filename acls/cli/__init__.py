@@ -25,8 +25,10 @@ COMMANDS = {
     "compare": "train and compare methods over seeds, or compare saved predictions",
     "report": "write a page with verdict, tables and diagrams of runs, studies or predictions",
     "reproduce": "reproduce a table or figure of the paper, with a verdict on each claim",
+    "tune": "search settings for the least ECE at an accuracy floor, on the validation part",
     "advise": "say which epoch of a run to keep, by which rule",
     "doctor": "say what looks wrong with a file of predictions",
+    "shift": "corrupt the test images and see whether accuracy, calibration and temperature hold",
     "drift": "check new predictions, without labels, against the calibration set",
 }
 

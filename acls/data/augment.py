@@ -97,10 +97,17 @@ class Normalise:
         return x.float().div_(255) if x.dtype == torch.uint8 else x
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self.name == "none":
-            return x
+        mean, deviation = self._statistics()
+        return x if self.name == "none" else (x - mean) / deviation
+
+    def undo(self, x: Tensor) -> Tensor:
+        """The images in 0..1 that were normalised."""
+        mean, deviation = self._statistics()
+        return x if self.name == "none" else x * deviation + mean
+
+    def _statistics(self) -> tuple[Tensor, Tensor]:
         mean, deviation = (torch.tensor(part)[:, None, None] for part in STATISTICS[self.name])
-        return (x - mean) / deviation
+        return mean, deviation
 
 
 def crop(x: Tensor, top: Tensor, left: Tensor, pad: int, fill: int) -> Tensor:

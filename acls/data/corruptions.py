@@ -1,0 +1,182 @@
+"""Corruptions of images in five severities: what a camera, a network or the weather does to the user's own data.
+
+Each takes a batch of images ``(N, C, H, W)`` in 0..1 and returns such a batch; labels stay as they are, so they fit
+segmentation as well. What happens to an image depends on the seed and its number alone, not on its batch. They follow
+the idea of Hendrycks and Dietterich (ICLR 2019), but the strengths are our own, and lengths grow with the image:
+numbers are not to be compared with those of ImageNet-C.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from acls.data.augment import Normalise
+from acls.data.keyed import generator, uniform
+from acls.data.parts import Source
+from acls.errors import InputError, suggest
+from acls.vision import pillow
+
+SEVERITIES = (1, 2, 3, 4, 5)
+REFERENCE_SIDE = 32
+"""Lengths in pixels are those of images with this shorter side, and grow with its square root."""
+
+Corrupt = Callable[[Tensor, Tensor], Tensor]
+"""Images and their numbers in the data set to corrupted images."""
+
+
+@dataclass(frozen=True)
+class Corruption:
+    """One corruption at one severity, 1 to 5."""
+
+    name: str
+    severity: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.name not in CORRUPTIONS:
+            raise InputError(f"there is no corruption {self.name!r}{suggest(self.name, CORRUPTIONS)}")
+        if self.severity not in SEVERITIES:
+            raise InputError(f"severity is {self.severity}, but 1 to 5 is called for")
+
+    def __call__(self, x: Tensor, index: Tensor) -> Tensor:
+        """Corrupt images in 0..1 whose numbers in the data set are ``index``."""
+        if x.ndim != 4:
+            raise InputError(f"corruptions are for images (N, C, H, W), but inputs of shape {tuple(x.shape)} came")
+        level = self.severity - 1
+        if self.name in RANDOM:
+            return RANDOM[self.name](x, level, self.seed, index).clamp(0, 1)
+        return PLAIN[self.name](x, level).clamp(0, 1)
+
+
+def noise(x: Tensor, level: int, seed: int, index: Tensor) -> Tensor:
+    """Gaussian noise, as of a sensor in the dark."""
+    return x + (0.04, 0.08, 0.12, 0.18, 0.26)[level] * _normal(x, seed, index)
+
+
+def shot(x: Tensor, level: int, seed: int, index: Tensor) -> Tensor:
+    """Shot noise: the fewer photons, the more."""
+    photons = (60, 25, 12, 5, 3)[level]
+    drawn = [torch.poisson(image * photons, generator=generator(seed, 1, i)) for image, i in _each(x, index)]
+    return torch.stack(drawn) / photons
+
+
+def impulse(x: Tensor, level: int, seed: int, index: Tensor) -> Tensor:
+    """Black and white pixels, as of bit errors."""
+    chance = (0.01, 0.03, 0.06, 0.1, 0.17)[level]
+    u = torch.stack([torch.rand(image.shape[1:], generator=generator(seed, 2, i)) for image, i in _each(x, index)])
+    u = u[:, None]
+    return torch.where(u < chance / 2, 0.0, torch.where(u < chance, 1.0, x))
+
+
+def blur(x: Tensor, level: int) -> Tensor:
+    """Gaussian blur, as out of focus."""
+    sigma = (0.6, 0.9, 1.2, 1.7, 2.4)[level] * _scale(x)
+    reach = max(1, round(3 * sigma))
+    taps = torch.exp(-(torch.arange(-reach, reach + 1, dtype=x.dtype) ** 2) / (2 * sigma**2))
+    return _along(_along(x, taps / taps.sum(), -1), taps / taps.sum(), -2)
+
+
+def motion(x: Tensor, level: int, seed: int, index: Tensor) -> Tensor:
+    """Motion blur, sideways in half of the images and upwards in the others."""
+    half = (1.5, 2.5, 3.5, 5.0, 7.0)[level] * _scale(x)
+    reach = max(1, math.ceil(half))
+    taps = (half + 0.5 - torch.arange(-reach, reach + 1, dtype=x.dtype).abs()).clamp(0, 1)
+    sideways = uniform(seed, 3, index.cpu(), 1)[:, 0, None, None, None] < 0.5
+    return torch.where(sideways, _along(x, taps / taps.sum(), -1), _along(x, taps / taps.sum(), -2))
+
+
+def bright(x: Tensor, level: int) -> Tensor:
+    """Too much light."""
+    return x + (0.1, 0.2, 0.3, 0.4, 0.5)[level]
+
+
+def dark(x: Tensor, level: int) -> Tensor:
+    """Too little light."""
+    return x * (0.8, 0.6, 0.45, 0.3, 0.2)[level]
+
+
+def contrast(x: Tensor, level: int) -> Tensor:
+    """Less contrast, as in fog."""
+    mean = x.mean((1, 2, 3), keepdim=True)
+    return (x - mean) * (0.75, 0.5, 0.4, 0.3, 0.15)[level] + mean
+
+
+def saturation(x: Tensor, level: int) -> Tensor:
+    """Paler colours; nothing happens to gray images."""
+    gray = x.mean(1, keepdim=True)
+    return (x - gray) * (0.7, 0.5, 0.3, 0.15, 0.0)[level] + gray
+
+
+def pixelate(x: Tensor, level: int) -> Tensor:
+    """Larger pixels, as of a smaller camera."""
+    height, width = (max(1, round(side * (0.75, 0.6, 0.45, 0.35, 0.25)[level])) for side in x.shape[-2:])
+    return F.interpolate(F.interpolate(x, (height, width), mode="area"), x.shape[-2:], mode="nearest")
+
+
+def jpeg(x: Tensor, level: int) -> Tensor:
+    """Strong compression."""
+    Image = pillow()
+    packed = []
+    for image in (x * 255).round().to(torch.uint8).cpu():
+        array = image[0].numpy() if len(image) == 1 else image.movedim(0, -1).contiguous().numpy()
+        buffer = io.BytesIO()
+        Image.fromarray(array).save(buffer, "JPEG", quality=(80, 60, 40, 20, 10)[level])
+        back = torch.from_numpy(np.array(Image.open(buffer)))
+        packed.append(back[None] if back.ndim == 2 else back.movedim(-1, 0))
+    return torch.stack(packed).to(x) / 255
+
+
+RANDOM: dict[str, Callable[[Tensor, int, int, Tensor], Tensor]] = {
+    function.__name__: function for function in (noise, shot, impulse, motion)
+}
+PLAIN: dict[str, Callable[[Tensor, int], Tensor]] = {
+    function.__name__: function for function in (blur, bright, dark, contrast, saturation, pixelate, jpeg)
+}
+CORRUPTIONS = (*RANDOM, *PLAIN)
+"""The name of every corruption."""
+
+
+@dataclass(frozen=True)
+class Corrupted:
+    """A source whose images are corrupted before they are normalised."""
+
+    source: Source
+    corrupt: Corrupt
+    normalise: Normalise
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def take(self, numbers: Tensor, key: tuple[int, int] | None, index: Tensor) -> tuple[Tensor, Tensor]:
+        x, y = self.source.take(numbers, key, index)
+        return self.normalise(self.corrupt(self.normalise.undo(x), index)), y
+
+
+def _each(x: Tensor, index: Tensor) -> list[tuple[Tensor, int]]:
+    return list(zip(x, index.tolist(), strict=True))
+
+
+def _normal(x: Tensor, seed: int, index: Tensor) -> Tensor:
+    drawn = [torch.randn(image.shape, generator=generator(seed, 0, i)) for image, i in _each(x, index)]
+    return torch.stack(drawn).to(x)
+
+
+def _scale(x: Tensor) -> float:
+    return float((min(x.shape[-2:]) / REFERENCE_SIDE) ** 0.5)
+
+
+def _along(x: Tensor, taps: Tensor, axis: int) -> Tensor:
+    """Convolve the rows or columns, with the border repeated outwards."""
+    reach = len(taps) // 2
+    shape = (1, 1, 1, -1) if axis == -1 else (1, 1, -1, 1)
+    padding = (reach, reach, 0, 0) if axis == -1 else (0, 0, reach, reach)
+    kernel = taps.to(x).reshape(shape).expand(x.shape[1], 1, *[len(taps) if n == -1 else 1 for n in shape[2:]])
+    return F.conv2d(F.pad(x, padding, mode="replicate"), kernel, groups=x.shape[1])

@@ -1,0 +1,246 @@
+"""Shift: what corruptions of the test images do to accuracy and calibration, and whether the temperature survives."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from acls.calibrators import Temperature
+from acls.data import DataOptions
+from acls.data.augment import Normalise
+from acls.data.corruptions import CORRUPTIONS, SEVERITIES, Corrupt, Corrupted, Corruption
+from acls.data.keyed import generator
+from acls.data.parts import Batch, Data, Part
+from acls.errors import InputError, suggest
+from acls.metrics import Suite
+from acls.metrics.intervals import noise_floor
+from acls.models import CATALOGUE, ModelOptions
+from acls.recipes import Recipe, find
+from acls.shapes import IGNORE_INDEX
+from acls.storage import load_tensors
+from acls.train.folder import open_run
+from acls.train.live import Sample
+from acls.train.session import Session
+
+CLEAN = "none"
+_REPLICATES = 200
+
+
+@dataclass(frozen=True)
+class Condition:
+    """The numbers of the test images as they are (corruption "none", severity 0) or corrupted."""
+
+    corruption: str
+    severity: int
+    n: int
+    accuracy: float
+    nll: float
+    ece: float
+    ece_floor: float
+    """The ECE that a calibrated model with these confidences would show at this n."""
+    scaled_ece: float
+    """The ECE after the temperature that was fitted on the clean validation part."""
+    scaled_floor: float
+    scaled_ceiling: float
+    """Up to where noise alone explains the scaled ECE, in 95 of 100 cases."""
+    scaled_nll: float
+    fitting_temperature: float
+    """The temperature that would fit here."""
+
+    @property
+    def verdict(self) -> str:
+        """What the clean temperature does here: "holds" within noise, else "helps" or "hurts" the ECE."""
+        if self.scaled_ece <= self.scaled_ceiling:
+            return "holds"
+        return "helps" if self.scaled_ece < self.ece else "hurts"
+
+
+@dataclass(frozen=True)
+class Shift:
+    """All conditions, the clean one first, and the temperature that the clean validation part gives."""
+
+    temperature: float
+    conditions: tuple[Condition, ...]
+    dense: bool = False
+    """Whether rows are pixels, which are not independent: the noise floors are then too low."""
+
+    def verdict(self) -> str:
+        """One sentence."""
+        shifted = [one for one in self.conditions if one.corruption != CLEAN]
+        if not shifted:
+            return f"Nothing was corrupted; the temperature is {self.temperature:.3f}."
+        counts = {word: sum(one.verdict == word for one in shifted) for word in ("holds", "helps", "hurts")}
+        worst = max(shifted, key=lambda one: one.scaled_ece)
+        return (
+            f"Of {len(shifted)} conditions the clean temperature {self.temperature:.3f} keeps {counts['holds']} "
+            f"calibrated, lowers the ECE of {counts['helps']} but not to within noise, and raises that of "
+            f"{counts['hurts']}; worst is {worst.corruption} {worst.severity}, with an ECE of {worst.scaled_ece:.2%} "
+            f"after it."
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """A plain object."""
+        rows = [{**asdict(one), "verdict": one.verdict} for one in self.conditions]
+        return {"temperature": self.temperature, "verdict": self.verdict(), "conditions": rows}
+
+
+def sweep(
+    outputs: Callable[[Corrupt | None], Iterable[Batch]],
+    temperature: float,
+    *,
+    corruptions: Sequence[str] = CORRUPTIONS,
+    severities: Sequence[int] = SEVERITIES,
+    samples: int,
+    void: int = IGNORE_INDEX,
+    seed: int = 0,
+) -> Iterator[Condition]:
+    """The conditions one by one, the clean one first.
+
+    ``outputs(corrupt)`` gives batches of (logits, target, index) of ``samples`` test samples whose images, in 0..1,
+    went through ``corrupt(images, index)``; that is None for the images as they are.
+    """
+    yield _measure(CLEAN, 0, outputs(None), temperature, samples, void)
+    # All are made first, so that a misspelt name is told before an hour of work.
+    for corruption in [Corruption(name, level, seed) for name in corruptions for level in severities]:
+        found = outputs(corruption)
+        yield _measure(corruption.name, corruption.severity, found, temperature, samples, void)
+
+
+def of_model(
+    path: str | Path,
+    *,
+    data: DataOptions | None = None,
+    model: ModelOptions | None = None,
+    corruptions: Sequence[str] = CORRUPTIONS,
+    severities: Sequence[int] = SEVERITIES,
+    limit: int | None = None,
+    seed: int = 0,
+    note: Callable[[Condition], None] | None = None,
+) -> Shift:
+    """Corrupt the test part of a run, or of ``data``, under the run's network or the one that ``model`` describes.
+
+    ``limit`` takes so many test samples, drawn by the seed. ``note`` is told of each condition as it is measured.
+    """
+    check_names(corruptions)
+    with torch.random.fork_rng():
+        session = open_network(path, data=data, model=model)
+        test, normalise = _some(session.data.test, limit, seed), _normalise_of(session.recipe, session.data)
+        temperature = _fitted(session)
+
+        def outputs(corrupt: Corrupt | None) -> Iterator[Batch]:
+            source = test.source if corrupt is None else Corrupted(test.source, corrupt, normalise)
+            return session.outputs(Part(source, test.chosen))
+
+        conditions = []
+        for one in sweep(
+            outputs,
+            temperature,
+            corruptions=corruptions,
+            severities=severities,
+            samples=len(test),
+            void=session.data.void,
+            seed=seed,
+        ):
+            conditions.append(one)
+            if note is not None:
+                note(one)
+    return Shift(temperature, tuple(conditions), session.data.segmentation)
+
+
+def check_names(corruptions: Sequence[str]) -> None:
+    """Raise for a corruption that there is not."""
+    for name in corruptions:
+        if name not in CORRUPTIONS:
+            raise InputError(f"there is no corruption {name!r}{suggest(name, CORRUPTIONS)}")
+
+
+def is_network(name: str | Path) -> bool:
+    """Whether this is the name of a network, rather than a run."""
+    return str(name) in CATALOGUE or str(name).startswith("timm/")
+
+
+def open_network(path: str | Path, *, data: DataOptions | None, model: ModelOptions | None) -> Session:
+    """The session of a run with its best weights, of a weights file in a run, or of a network by its name."""
+    if is_network(path):
+        if data is None or model is None:
+            raise InputError(f"{path} is a network, not a run: say on which data, as in --data folder --root IMAGES")
+        base = find("custom_segmentation" if "segmentation" in data.name or data.name == "voc" else "custom")
+        return Session(replace(base, data=data, model=replace(model, name=str(path))))
+    place = Path(path)
+    if not place.exists():
+        raise InputError(f"there is no run or checkpoint {place}, and no network of that name")
+    folder, recipe = open_run(place if place.is_dir() else place.parent)
+    weights = folder.best if place.is_dir() else place
+    tensors, meta = load_tensors(weights)
+    plain = replace(recipe.model, pretrained=False, weights=None)
+    session = Session(replace(recipe, data=data or recipe.data, model=plain, limit_batches=None, ema=0.0))
+    classes = json.loads(meta.get("classes", "[]"))
+    if len(classes) != session.data.n_classes:
+        raise InputError(
+            f"{weights} tells {len(classes)} classes apart, but {session.recipe.data.name} has {session.data.n_classes}"
+        )
+    session.judged.load_state_dict(tensors)
+    return session
+
+
+def _measure(
+    name: str, severity: int, batches: Iterable[Batch], temperature: float, samples: int, void: int
+) -> Condition:
+    plain: Suite | None = None
+    scaled: Suite | None = None
+    sample = Sample(samples)
+    for logits, target, index in batches:
+        one, other = (Suite.of(z, target, ignore_index=void) for z in (logits, logits / temperature))
+        plain, scaled = (one, other) if plain is None or scaled is None else (plain + one, scaled + other)
+        sample.add(logits, target, index)
+    if plain is None or scaled is None or plain.n == 0:
+        raise InputError("the test part has no labelled sample")
+    floors = [noise_floor(suite, replicates=_REPLICATES)["ece"] for suite in (plain, scaled)]
+    assert plain.proper is not None
+    assert scaled.proper is not None
+    return Condition(
+        corruption=name,
+        severity=severity,
+        n=plain.n,
+        accuracy=plain.bins.summary()["accuracy"],
+        nll=plain.proper.summary()["nll"],
+        ece=plain.bins.ece,
+        ece_floor=floors[0].mean,
+        scaled_ece=scaled.bins.ece,
+        scaled_floor=floors[1].mean,
+        scaled_ceiling=floors[1].high,
+        scaled_nll=scaled.proper.summary()["nll"],
+        fitting_temperature=_temperature(sample.rows(void)),
+    )
+
+
+def _fitted(session: Session) -> float:
+    """The temperature of the clean validation part."""
+    sample = Sample(len(session.data.val))
+    for batch in session.outputs(session.data.val):
+        sample.add(*batch)
+    return _temperature(sample.rows(session.data.void))
+
+
+def _temperature(rows: tuple[Tensor, Tensor]) -> float:
+    return float(Temperature().fit(*rows).temperature)
+
+
+def _some(part: Part, limit: int | None, seed: int) -> Part:
+    if limit is None or limit >= len(part):
+        return part
+    drawn = torch.randperm(len(part), generator=generator(seed))[:limit].sort().values
+    return Part(part.source, part.chosen[drawn])
+
+
+def _normalise_of(recipe: Recipe, data: Data) -> Normalise:
+    if data.test[0][0].ndim != 3:
+        raise InputError(f"corruptions are for images, but {recipe.data.name} has none")
+    own = getattr(data.test.source, "normalise", None)  # some data sets in memory take no normalisation
+    return own if isinstance(own, Normalise) else Normalise(recipe.data.normalise)
