@@ -33,42 +33,39 @@ def predictions(n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     return logits, target
 
 
-def peers(logits: torch.Tensor, target: torch.Tensor, *, slow: bool) -> dict[str, Callable[[], object]]:
-    """What others offer for a part of what Suite does; those that need minutes only at the smallest size."""
-    torchvision()
+def peers(logits: torch.Tensor, target: torch.Tensor) -> dict[str, Callable[[], object]]:
+    """What others offer for a part of what Suite does."""
+    torchvision()  # before what imports it
+    import relplot
+    from netcal.metrics import ECE
+    from torch_uncertainty.metrics.classification import AdaptiveCalibrationError
     from torchmetrics.classification import MulticlassCalibrationError
 
-    k = logits.shape[1]
+    k, labels = logits.shape[1], target.numpy()
 
     def by_torchmetrics() -> object:
         metric = MulticlassCalibrationError(k, n_bins=15)
         metric.update(logits, target)
         return metric.compute()
 
-    candidates: dict[str, Callable[[], object]] = {"torchmetrics ECE": by_torchmetrics}
-    from torch_uncertainty.metrics.classification import AdaptiveCalibrationError
-
     def by_torch_uncertainty() -> object:
         metric = AdaptiveCalibrationError(task="multiclass", num_classes=k, num_bins=15)
         metric.update(torch.softmax(logits, 1), target)
         return metric.compute()
 
-    candidates["torch-uncertainty adaptive ECE"] = by_torch_uncertainty
-    if slow:
-        import relplot
-        from netcal.metrics import ECE
+    def by_netcal() -> object:
+        return ECE(15).measure(torch.softmax(logits, 1).numpy(), labels)
 
-        labels = target.numpy()
+    def by_relplot() -> object:
+        confidence, predicted = torch.softmax(logits, 1).max(1)
+        return relplot.smECE(confidence.double().numpy(), (predicted == target).double().numpy())
 
-        def by_netcal() -> object:
-            return ECE(15).measure(torch.softmax(logits, 1).numpy(), labels)
-
-        def by_relplot() -> object:
-            confidence, predicted = torch.softmax(logits, 1).max(1)
-            return relplot.smECE(confidence.double().numpy(), (predicted == target).double().numpy())
-
-        candidates |= {"netcal ECE": by_netcal, "relplot SmoothECE": by_relplot}
-    return candidates
+    return {
+        "torchmetrics ECE": by_torchmetrics,
+        "torch-uncertainty adaptive ECE": by_torch_uncertainty,
+        "netcal ECE": by_netcal,
+        "relplot SmoothECE": by_relplot,
+    }
 
 
 def own(logits: torch.Tensor, target: torch.Tensor) -> dict[str, Callable[[], object]]:
@@ -84,7 +81,7 @@ def times(turns: int) -> bool:
     kept = True
     for n, k in SIZES:
         logits, target = predictions(n, k)
-        best = best_times(own(logits, target) | peers(logits, target, slow=n < 10**6), turns=turns, seconds=0.05)
+        best = best_times(own(logits, target) | peers(logits, target), turns=turns, seconds=0.05)
         ours = best["Suite, all of the top label"]
         print(f"\n{n} samples, {k} classes (best of {turns} turns, one thread)")
         print(f"  {'':32s} {'ms':>9s}  Suite's time over its")
