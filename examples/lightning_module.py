@@ -21,7 +21,7 @@ class Digits(pl.LightningModule):
     def __init__(self):
         super().__init__()
         self.net = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-        self.loss = acls.ACLS(margin=6.0)
+        self.loss = acls.ACLS(margin=10.0)
 
     def forward(self, x):
         return self.net(x)
@@ -43,7 +43,7 @@ images, labels = (torch.tensor(part) for part in load_digits(return_X_y=True))
 images, order = images.float().reshape(-1, 1, 8, 8) / 16, torch.randperm(len(labels))
 train, val = (TensorDataset(images[part], labels[part]) for part in order.split([1200, 597]))
 trainer = pl.Trainer(
-    max_epochs=3, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+    max_epochs=20, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
     enable_model_summary=False, callbacks=[CalibrationCallback(save="lightning_val.npz")],
 )  # fmt: skip
 trainer.fit(Digits(), DataLoader(Indexed(train), batch_size=64, shuffle=True), DataLoader(val, batch_size=256))

@@ -17,7 +17,8 @@ with torch.no_grad():
 
 # Nothing to compute at run time: the softmax of the folded model is the calibrated probability.
 folded = fold(model, temperature, example=x[:4])
-apart = (folded(x).softmax(1) - temperature(model(x)).exp()).abs().max()
+with torch.no_grad():
+    apart = (folded(x).softmax(1) - temperature(model(x)).exp()).abs().max()
 print(f"folded: probabilities agree to {float(apart):.1e}")
 
 # Any calibrator, any runtime: checked in onnxruntime before the file is kept.

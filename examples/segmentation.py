@@ -23,7 +23,7 @@ networks = {
     "segmentation_models_pytorch": smp.Unet("timm-mobilenetv3_small_minimal_100", encoder_weights=None, classes=4),
     "torchvision": lraspp_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=4),
 }
-loss = acls.ACLS(margin=6.0, ignore_index=255)
+loss = acls.ACLS(margin=10.0, ignore_index=255)
 
 for name, model in networks.items():
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)

@@ -48,7 +48,7 @@ with tempfile.TemporaryDirectory() as folder:
             save_strategy="no",
             logging_strategy="no",
             batch_eval_metrics=True,
-        ),  # fmt: skip
+        ),
         train_dataset=Sentences(600, seed=1),
         eval_dataset=Sentences(300, seed=2),
         compute_loss_func=compute_loss_func(acls.ACLS(margin=3.0)),

@@ -10,7 +10,7 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # What is printed, and the library without which there is nothing to show.
 PROMISED = {
-    "plain_loop": ("after T =", None),
+    "plain_loop": ("after T =", "sklearn"),
     "post_hoc": ("Temperature    ECE", None),
     "lightning_module": ("val/ece_floor", "lightning"),
     "transformers_sequence": ("eval_ece_floor", "transformers"),
