@@ -283,7 +283,9 @@ def affine_peers() -> dict[str, Callable[[Data], Tensor]]:
         """Multinomial logistic regression on log-probabilities: matrix scaling with scikit-learn's own ridge."""
         features = data.logits.double().log_softmax(1).clamp(min=-50).numpy()
         model = LogisticRegression(max_iter=1000).fit(features[: data.n], data.labels[: data.n].numpy())
-        return torch.from_numpy(model.predict_log_proba(features[data.n :]))
+        log_probs = torch.full((len(features) - data.n, features.shape[1]), -torch.inf, dtype=torch.float64)
+        log_probs[:, model.classes_] = torch.from_numpy(model.predict_log_proba(features[data.n :]))
+        return log_probs  # it knows nothing of classes that it has not seen
 
     return {
         "probmetrics svs": probmetrics("svs"),
