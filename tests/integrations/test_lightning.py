@@ -275,3 +275,26 @@ def test_samples_counted_twice_are_told(two_processes):
     assert (
         f"validation counted {2 * N_VAL} samples of a data set of {N_VAL}" in (two_processes / "told.txt").read_text()
     )
+
+
+def test_the_report_is_written_at_the_end(tmp_path):
+    callback = CalibrationCallback(report=tmp_path / "report.html")
+    trainer(tmp_path, callback, max_epochs=1).fit(Net(acls.CE()), *loaders())
+    page = (tmp_path / "report.html").read_text()
+    assert page.lstrip().lower().startswith("<!doctype html")
+    assert "noise floor" in page
+
+
+def test_a_loss_without_memory_trains_on_a_stream(tmp_path):
+    """ACLS has the hooks of a loss with memory, but needs them only with condition="ranking"."""
+
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter([(X[i], Y[i], i) for i in range(14)])
+
+    run = trainer(tmp_path, CalibrationCallback(), max_epochs=1)
+    run.fit(Net(acls.ACLS(margin=1.0)), DataLoader(Stream(), batch_size=7), loaders()[1])
+    with pytest.raises(InputError, match="known length"):
+        trainer(tmp_path, CalibrationCallback(), max_epochs=1).fit(
+            Net(CRL(), returns=True), DataLoader(Stream(), batch_size=7), loaders()[1]
+        )
