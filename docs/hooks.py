@@ -1,0 +1,37 @@
+"""What mkdocs calls while it builds the site: the pages and pictures made from the code join those written by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from pages import calibrators, commands, methods, protocols
+
+SECTIONS = {"methods": methods.navigation, "calibrators": calibrators.navigation}
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put the made pages where the navigation names their section, and the results, once there are any."""
+    nav: list[Any] = []
+    for entry in config.nav or []:
+        ((title, target),) = entry.items()
+        nav.append({title: SECTIONS[target]() if target in SECTIONS else target})
+    results = sorted(Path(config.docs_dir, "results").glob("*.md"))
+    if results:
+        nav.insert(-1, {"Results": [f"results/{path.name}" for path in results]})
+    config.nav = nav
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add what is made from the code; nothing is written beside the sources."""
+    for name, content in {**methods.files(), **calibrators.files(), **commands.files()}.items():
+        files.append(File.generated(config, name, content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Fill in the table of protocols where a page asks for it."""
+    return markdown.replace(protocols.PLACE, protocols.table())

@@ -1,0 +1,45 @@
+"""The page of the command line: what each command's own help says."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Iterator
+
+from acls.cli import COMMANDS, main
+
+
+def files() -> dict[str, str]:
+    """The page by its file name."""
+    parts = [
+        "# Command line\n",
+        "Help as each command prints it with `--help`. A command ends with 0 if all went well, 1 if a check failed, "
+        "2 for bad input and 130 after Ctrl-C; `--json`, where there is one, prints one object and nothing else.\n",
+    ]
+    for name, summary in COMMANDS.items():
+        parts.append(f"## acls {name}\n\n{summary[0].upper()}{summary[1:]}.\n\n```text\n{help_of(name)}\n```\n")
+    return {"commands.md": "\n".join(parts)}
+
+
+def help_of(command: str) -> str:
+    """What ``acls COMMAND --help`` prints, on lines of 100 characters."""
+    printed = io.StringIO()
+    with _columns(100), contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+        main([command, "--help"])
+    return printed.getvalue().rstrip()
+
+
+@contextlib.contextmanager
+def _columns(width: int) -> Iterator[None]:
+    """Let argparse see a terminal of this width, and no colours."""
+    before = {name: os.environ.get(name) for name in ("COLUMNS", "NO_COLOR")}
+    os.environ.update(COLUMNS=str(width), NO_COLOR="1")
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,0 +1,57 @@
+"""From docstrings and fields to Markdown."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+_CODE = re.compile(r"``(.+?)``|`(.+?)`", flags=re.S)
+
+
+def prose(documented: type) -> str:
+    """A class's docstring as Markdown: formulas keep their letters, doctests become code."""
+    blocks = re.split(r"\n\s*\n", inspect.cleandoc(documented.__doc__ or ""))
+    return "\n\n".join(f"```pycon\n{block}\n```" if block.startswith(">>>") else escape(block) for block in blocks)
+
+
+def escape(text: str) -> str:
+    """Escape what Markdown would take for markup, and leave code as code."""
+    parts, at = [], 0
+    for found in _CODE.finditer(text):
+        parts += [_escape_plain(text[at : found.start()]), f"`{found[1] or found[2]}`"]
+        at = found.end()
+    return "".join([*parts, _escape_plain(text[at:])])
+
+
+def _escape_plain(text: str) -> str:
+    return re.sub(r"([*_\[\]<>|#{}])", r"\\\1", text)
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table whose cells are Markdown already; a bar within code is told from the cells' own."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("\n", " ") for cell in line) + " |" for line in lines)
+
+
+def code(text: str) -> str:
+    """Text as code within a table's cell."""
+    return "`" + text.replace("|", "\\|") + "`"
+
+
+def fields_table(kind: type, besides: type) -> str:
+    """The fields of a dataclass that its base ``besides`` does not have, with types and defaults; empty for none."""
+    common = {field.name for field in dataclasses.fields(besides)}
+    own = [field for field in dataclasses.fields(kind) if field.init and field.name not in common]
+    if not own:
+        return ""
+    rows = [(code(field.name), code(str(field.type)), code(_default(field))) for field in own]
+    return table(["field", "type", "default"], rows)
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    if field.default_factory is not dataclasses.MISSING:
+        return repr(field.default_factory())
+    return repr(field.default)
