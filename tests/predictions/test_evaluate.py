@@ -10,6 +10,7 @@ import torch
 from made import make, write_csv
 
 from acls.cli import main
+from acls.evaluation import evaluate as count
 from acls.metrics import Suite
 from acls.predictions import Predictions
 
@@ -82,7 +83,8 @@ def test_json_has_every_number_with_interval_and_floor(tmp_path, numbers):
 def test_the_table_shows_percent_with_two_decimals(tmp_path, evaluate):
     p = make(500, 10)
     p.save(tmp_path / "p.npz")
-    out = evaluate(tmp_path / "p.npz", "--bootstrap", 20).out
+    out, err = evaluate(tmp_path / "p.npz", "--bootstrap", 20)
+    assert err == ""  # no progress bar where there is no terminal
     suite = Suite.of(p.scores, p.labels, kind="logits").summary()
     rows = {line.split("  ")[0].strip(): line.split() for line in out.splitlines() if line}
     assert f"{100 * suite['ece']:.2f}" in rows["ECE %"]
@@ -141,6 +143,20 @@ def test_groups_have_numbers_of_their_own(tmp_path, numbers, evaluate):
     out = evaluate(tmp_path / "p.parquet", "--by", "age", "--bootstrap", 20).out
     assert "\nyoung  300" in out
     assert "\nold    300" in out
+
+
+def test_slices_add_up_to_the_whole():
+    p = make(600, 5, group=True, image=True)
+    whole = count([p], by_group=True)
+    parts = count([p[:7], p[7:200], p[200:]], by_group=True)
+    assert parts.same_samples(whole)
+    pairs = [(parts.worth(20), whole.worth(20))]
+    pairs += zip(parts.worth_by_group(20).values(), whole.worth_by_group(20).values(), strict=True)
+    assert len(pairs) == 4
+    for one, other in pairs:
+        assert one.summary == pytest.approx(other.summary, abs=1e-6)
+        for name, interval in other.intervals.items():
+            assert vars(one.intervals[name]) == pytest.approx(vars(interval), abs=1e-6), name
 
 
 def test_whole_images_are_resampled_when_asked(tmp_path, numbers, evaluate):
