@@ -7,10 +7,23 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from acls.errors import InputError
 
 NEEDED = ("epoch", "val/accuracy", "val/nll", "val/ece", "val/ece_after_temperature", "val/n")
+
+
+class Measured(Protocol):
+    """Anything with the two numbers that a front is made of."""
+
+    @property
+    def accuracy(self) -> float: ...
+    @property
+    def ece(self) -> float: ...
+
+
+P = TypeVar("P", bound=Measured)
 
 
 @dataclass(frozen=True)
@@ -99,9 +112,12 @@ def advise(history: Sequence[Mapping[str, float]]) -> Advice:
     return Advice(epochs, unbeaten(epochs), close, rules)
 
 
-def unbeaten(points: Sequence[Checkpoint]) -> tuple[Checkpoint, ...]:
-    """The points that none beats, by being no worse in accuracy and ECE and better in one; by ascending accuracy."""
-    front: list[Checkpoint] = []
+def unbeaten(points: Sequence[P]) -> tuple[P, ...]:
+    """The points that none beats, by being no worse in accuracy and ECE and better in one; by ascending accuracy.
+
+    Of several with the same numbers the first stands for all.
+    """
+    front: list[P] = []
     for point in sorted(points, key=lambda one: (-one.accuracy, one.ece)):
         if not front or point.ece < front[-1].ece:
             front.append(point)

@@ -1,0 +1,127 @@
+"""Search the settings of a loss, or of a recipe, for the least ECE at an accuracy floor, on the validation part only.
+
+A grid tries every combination, TPE learns from the trials before and gives hopeless ones up. The test part is not
+evaluated: train the best once more with `acls train`, or compare it with others by `acls compare`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from acls.cli.settings import add_settings, apply, settings_of
+from acls.errors import InputError
+from acls.options import leaves
+from acls.recipes import Recipe, find
+
+if TYPE_CHECKING:
+    from acls.study.tune import Found
+
+EXAMPLE = """\
+examples:
+  acls tune digits_cnn --loss ACLS --space lambda1=0:0.15:0.05,lambda2=0:0.015:0.005
+  acls tune digits_cnn --loss ACLS --space 'margin=2:12,lambda1=0.01:0.3:log' --sampler tpe --trials 30
+  acls tune cifar10_mini --root cifar10_train.zip --loss MbLS --space 'margin=6|8|10,optim.lr=0.05|0.1'
+
+A space is settings with what they may be: low:high:step, low:high, low:high:log, or a|b|c.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``acls tune``."""
+    parser.add_argument("recipe", metavar="RECIPE", help="a recipe: `acls recipes` lists them")
+    parser.add_argument("--space", required=True, help="fields of the loss, or dotted settings, and their values")
+    parser.add_argument("--sampler", choices=("grid", "tpe"), default="grid", help="all points, or those that promise")
+    parser.add_argument("--trials", type=int, default=20, metavar="N", help="trials of tpe")
+    parser.add_argument(
+        "--accuracy-floor", type=float, metavar="A",
+        help="least validation accuracy, as a fraction (default: 0.01 below the best trial's)",
+    )  # fmt: skip
+    parser.add_argument("--storage", metavar="URL", help="database of the trials (default: tune.sqlite in --out)")
+    parser.add_argument("--out", metavar="DIR", help="folder of the search (default: tuning/RECIPE-LOSS)")
+    parser.add_argument("--engine", choices=("local", "ray"), default="local", help="processes here, or a Ray cluster")
+    parser.add_argument("--address", metavar="ADDRESS", help="of the Ray cluster")
+    parser.add_argument("--workers", type=int, metavar="N", help="trials at a time (default: one a core or GPU)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object, with fractions, not percent")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    add_settings(parser, leaves(Recipe))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Search, print the trials and the front, and draw it; 1 where no trial finished."""
+    if args.trials < 1:
+        raise InputError(f"--trials is {args.trials}, but at least 1 is called for")
+    if args.accuracy_floor is not None and not 0 <= args.accuracy_floor <= 1:
+        raise InputError(f"--accuracy-floor is {args.accuracy_floor:g}, but a fraction from 0 to 1 is called for")
+    from acls.study.engine import make_engine
+    from acls.study.space import parse_space
+    from acls.study.tune import Search, tune
+
+    recipe = apply(replace(find(args.recipe), log=()), settings_of(args), {})
+    folder = Path(args.out or Path("tuning") / f"{recipe.name}-{recipe.loss.name}")
+    search = Search(
+        folder, recipe, tuple(parse_space(args.space)), args.sampler, args.trials, args.accuracy_floor, args.storage
+    )
+    engine = make_engine(args.engine, workers=args.workers, address=args.address)
+
+    def told(done: int, total: int) -> None:
+        if not args.quiet and sys.stderr.isatty():
+            print(f"\r{done}/{total} trials", end="", file=sys.stderr, flush=True)
+
+    try:
+        found = tune(search, engine, told=told)
+    except KeyboardInterrupt:
+        print(f"acls tune: stopped; the same command goes on with the search in {folder}", file=sys.stderr)
+        return 130
+    if not args.quiet and sys.stderr.isatty():
+        print(file=sys.stderr)
+    figure = _draw(found, folder) if found.trials else None
+    if args.json:
+        print(json.dumps({**asdict(found), "figure": figure and str(figure)}, indent=2))
+    else:
+        _show(args, found, recipe, figure)
+    return 0 if found.trials else 1
+
+
+def _draw(found: Found, folder: Path) -> Path:
+    from acls.report.figures import pareto
+    from acls.report.figures.style import canvas, save
+
+    figure, (ax,) = canvas()
+    pareto.draw(pareto.prepare({"trials": [(one.accuracy, one.ece) for one in found.trials]}), ax)
+    save(figure, folder / "front.png")
+    return folder / "front.png"
+
+
+def _show(args: argparse.Namespace, found: Found, recipe: Recipe, figure: Path | None) -> None:
+    from acls.report.tables import Table, paragraph, percent
+    from acls.study.space import show
+
+    table = Table(["trial", "settings", "epoch", "accuracy %", "ECE %", "NLL", "front"], align="ll")
+    for one in sorted(found.trials, key=lambda trial: trial.ece):
+        numbers = (str(one.epoch), percent(one.accuracy), percent(one.ece), f"{one.nll:.4f}")
+        table.add(str(one.number), show(one.params), *numbers, "yes" if one in found.front else "")
+    print(table.text(), "\n")
+    rest = ", ".join(f"{n} {what}" for n, what in ((found.pruned, "pruned"), (found.failed, "failed")) if n)
+    print(f"{len(found.trials)} trials finished{', ' + rest if rest else ''}; validation part, n = {found.n:,}")
+    if found.best is None:
+        print(f"none reaches an accuracy of {percent(found.floor)} %")
+        return
+    print(
+        paragraph(
+            f"Least ECE with an accuracy of {percent(found.floor)} % or more: {show(found.best.params)}. It is the "
+            f"least of {len(found.trials)}, and so flatters: measure it on the test part by `acls train {recipe.name} "
+            f"--loss {recipe.loss.name} {_options(found.best.params, args)}`."
+        )
+    )
+    print(f"front: {figure}")
+
+
+def _options(params: dict[str, Any], args: argparse.Namespace) -> str:
+    known = leaves(Recipe)
+    told = [f"--{name if name in known else f'loss.{name}'} {value}" for name, value in params.items()]
+    return " ".join([*told, *(f"--{name} {value}" for name, value in settings_of(args).items() if name != "loss.name")])

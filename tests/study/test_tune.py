@@ -1,0 +1,176 @@
+"""Tuning: the whole grid, the validation part only, and on after a break with what was under way."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from acls.cli import main
+from acls.errors import InputError
+from acls.study import tune as tuning
+from acls.study.space import grid, parse_space
+from acls.study.tune import Search, tune
+from acls.train import loop
+from tests.study.quick import HERE, Here
+from tests.train.quick import digits
+
+
+def search(folder, space="margin=1|9", **changes):
+    recipe = digits()
+    recipe = replace(recipe, loss=replace(recipe.loss, name="ACLS"))
+    return Search(folder, recipe, tuple(parse_space(space)), **changes)
+
+
+class Breaks(Here):
+    """Stops for good after so many tasks, as a kill would: what the task had told no one is lost."""
+
+    def map(self, function, tasks):
+        for number, task in enumerate(tasks):
+            if number == 1:
+                function(task)
+                raise KeyboardInterrupt
+            yield number, function(task)
+
+
+def test_a_grid_tries_every_point_once(tmp_path):
+    found = tune(search(tmp_path, "margin=1|9,lambda1=0.1:0.2:0.1"), HERE)
+    points = [tuple(one.params.values()) for one in found.trials]
+    assert sorted(points) == [(1, 0.1), (1, 0.2), (9, 0.1), (9, 0.2)]
+
+
+def test_the_test_part_is_never_evaluated(tmp_path, monkeypatch):
+    """Neither by the runner's last step, nor by any evaluation of a part that is not the validation part."""
+    evaluated = []
+    whole = loop.evaluate
+    monkeypatch.setattr(
+        loop, "evaluate", lambda session, part: evaluated.append((session, part)) or whole(session, part)
+    )
+    tune(search(tmp_path), HERE)
+    assert len(evaluated) == 4  # two trials of two epochs
+    assert all(part is session.data.val for session, part in evaluated)
+    assert not list(tmp_path.rglob("predictions"))
+    assert not list(tmp_path.rglob("summary.json"))
+
+
+def test_numbers_are_those_of_the_best_epoch_on_validation(tmp_path):
+    found = tune(search(tmp_path), HERE)
+    for one in found.trials:
+        header, *rows = (tmp_path / "trials" / f"{one.number:04d}" / "metrics.csv").read_text().split()
+        row = dict(zip(header.split(","), rows[one.epoch - 1].split(","), strict=True))
+        assert one.ece == pytest.approx(float(row["val/ece"]), rel=1e-5)
+        assert one.accuracy == pytest.approx(float(row["val/accuracy"]), rel=1e-5)
+        assert found.n == int(row["val/n"])
+
+
+def test_a_search_goes_on_where_it_was_stopped_and_finds_the_same(tmp_path, monkeypatch):
+    space = "margin=1|5|9"
+    with pytest.raises(KeyboardInterrupt):
+        tune(search(tmp_path / "broken", space), Breaks(workers=1, threads=1))
+    trained = []
+    whole = tuning._train
+    monkeypatch.setattr(tuning, "_train", lambda recipe, *rest: trained.append(recipe) or whole(recipe, *rest))
+    found = tune(search(tmp_path / "broken", space), HERE)
+    assert [recipe.loss.fields["margin"] for recipe in trained] == [5, 9]  # the first is stored, the second adopted
+    assert found.trials == tune(search(tmp_path / "whole", space), HERE).trials
+    trained.clear()
+    assert tune(search(tmp_path / "broken", space), HERE) == found
+    assert trained == []
+
+
+def test_least_ece_wins_only_with_enough_accuracy(tmp_path):
+    found = tune(search(tmp_path, "margin=1|9,optim.lr=0.1|0.0001"), HERE)
+    assert found.floor == max(one.accuracy for one in found.trials) - tuning.ALLOWANCE
+    assert found.best == min((one for one in found.trials if one.accuracy >= found.floor), key=lambda one: one.ece)
+    none = tune(search(tmp_path, "margin=1|9,optim.lr=0.1|0.0001", floor=1.0), HERE)
+    assert none.trials == found.trials
+    assert none.best is None
+
+
+def test_the_front_holds_what_no_trial_beats(tmp_path):
+    found = tune(search(tmp_path, "margin=1|9,optim.lr=0.1|0.03|0.01"), HERE)
+    points = {(one.accuracy, one.ece) for one in found.trials}
+    beaten = {(a, e) for a, e in points if any(x >= a and y <= e and (x, y) != (a, e) for x, y in points)}
+    assert {(one.accuracy, one.ece) for one in found.front} == points - beaten
+
+
+def test_tpe_runs_so_many_trials_and_gives_hopeless_ones_up(tmp_path, monkeypatch):
+    """Every trial after the third has a worse and worse NLL, so the median rule must stop some."""
+    whole = tuning.run_epoch
+
+    def worse(session, folder, at, *rest):
+        whole(session, folder, at, *rest)
+        at.history[-1]["val/nll"] += int(folder.path.name)
+
+    monkeypatch.setattr(tuning, "run_epoch", worse)
+    found = tune(search(tmp_path, "margin=1:9", sampler="tpe", trials=6), HERE)
+    assert len(found.trials) + found.pruned == 6
+    assert found.pruned > 0
+    assert len({one.params["margin"] for one in found.trials}) == len(found.trials)
+
+
+def test_a_training_that_stops_is_counted_and_not_tried_again(tmp_path, monkeypatch):
+    def stops(*_):
+        raise tuning.TrainingStopped("the loss is no longer finite")
+
+    monkeypatch.setattr(tuning, "_train", stops)
+    assert tune(search(tmp_path), HERE).failed == 2
+    assert tune(search(tmp_path), HERE).failed == 2
+
+
+@pytest.mark.parametrize(
+    ("space", "values"),
+    [
+        ("a=0:0.15:0.05", (0.0, 0.05, 0.1, 0.15)),
+        ("a=0:1:0.3", (0.0, 0.3, 0.6, 0.9)),
+        ("a=6|8.5|new", (6, 8.5, "new")),
+        ("a=-1|1e-3", (-1, 0.001)),
+    ],
+)
+def test_a_space_reads_as_it_is_written(space, values):
+    assert parse_space(space)[0].values == values
+
+
+def test_ranges_have_ends_and_a_scale():
+    plain, log = parse_space("a=0:2, b=0.01:1:log")
+    assert (plain.low, plain.high, plain.log) == (0, 2, False)
+    assert (log.low, log.high, log.log) == (0.01, 1, True)
+    assert math.isclose(len(list(grid(parse_space("a=0:1:0.5,b=1|2")))), 6)
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        ("", "is empty"),
+        ("margin", "no setting with its values"),
+        ("margin=3:1:1", "low < high"),
+        ("margin=0:1:log", "above 0 altogether"),
+        ("margin=1:2:3:4", "no range"),
+        ("margin=a:b", "no range"),
+        ("margin=1|2,margin=3", "twice"),
+        ("margn=1|2", "did you mean 'margin'"),
+        ("optim.lrr=1|2", "did you mean"),
+        ("margin=1:9", "--sampler tpe"),
+    ],
+)
+def test_spaces_that_cannot_be_are_refused_before_training(tmp_path, space, message):
+    with pytest.raises(InputError, match=message):
+        tune(search(tmp_path, space), HERE)
+
+
+def test_the_command_prints_the_trials_and_draws_the_front(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("acls.study.engine.make_engine", lambda *_, **__: HERE)
+    settings = ["--epochs", "2", "--limit-batches", "3", "--accelerator", "cpu", "--out", str(tmp_path)]
+    command = ["tune", "digits_cnn", "--loss", "ACLS", "--space", "margin=1|9", *settings]
+    assert main(command) == 0
+    out = capsys.readouterr().out
+    assert "margin=9" in out
+    assert "acls train digits_cnn --loss ACLS --loss.margin" in out
+    assert (tmp_path / "front.png").stat().st_size > 1000
+    assert main([*command, "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["trials"]) == 2
+
+
+def test_accuracy_floor_is_a_fraction(capsys):
+    assert main(["tune", "digits_cnn", "--space", "margin=1|2", "--accuracy-floor", "95"]) == 2
+    assert "fraction" in capsys.readouterr().err
