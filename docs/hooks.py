@@ -17,7 +17,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     nav: list[Any] = []
     for entry in config.nav or []:
         ((title, target),) = entry.items()
-        nav.append({title: SECTIONS[target]() if target in SECTIONS else target})
+        made = isinstance(target, str) and target in SECTIONS
+        nav.append({title: SECTIONS[target]() if made else target})
     results = sorted(Path(config.docs_dir, "results").glob("*.md"))
     if results:
         nav.insert(-1, {"Results": [f"results/{path.name}" for path in results]})

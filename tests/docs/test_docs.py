@@ -1,0 +1,86 @@
+"""The site builds offline without a warning, and every piece of code on it runs."""
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.contract.losses import BATTERY
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+sys.path.insert(0, str(DOCS))
+runner, methods, calibrators, protocols, when = (
+    importlib.import_module(f"pages.{name}") for name in ("runner", "methods", "calibrators", "protocols", "when")
+)
+WRITTEN = sorted(DOCS.glob("*.md"))
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.stem)
+def test_every_piece_of_code_of_a_page_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    runner.run(page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", methods.REGISTRY)
+def test_the_code_of_a_methods_page_runs(name):
+    page = methods.page(name, methods.REGISTRY[name])
+    assert [block.language for block in runner.blocks(page)] == ["python"]
+    runner.run(page)
+
+
+@pytest.mark.parametrize("name", calibrators.REGISTRY)
+def test_the_code_of_a_calibrators_page_runs(name):
+    runner.run(calibrators.page(name, calibrators.REGISTRY[name]))
+
+
+def test_code_that_fails_or_that_nobody_runs_is_an_error():
+    with pytest.raises(ZeroDivisionError):
+        runner.run("```python\n1 / 0\n```")
+    with pytest.raises(RuntimeError, match="ended with 2"):
+        runner.run("```bash\nacls evaluate nowhere.npz\n```")
+    with pytest.raises(RuntimeError, match="mark the block as text"):
+        runner.run("```bash\nrm something\n```")
+
+
+def test_a_method_is_added_as_its_page_says(tmp_path):
+    page = (DOCS / "adding.md").read_text(encoding="utf-8")
+    files = {block.title: block.code for block in runner.blocks(page) if block.title}
+    assert list(files) == ["modest.py", "register.py", "check.py"]
+    for name, code in files.items():
+        (tmp_path / name).write_text(code, encoding="utf-8")
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    ran = subprocess.run([sys.executable, "check.py"], cwd=tmp_path, env=paths, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.strip() == f"{len(BATTERY)} checks passed"
+
+
+def test_the_protocols_table_has_every_protocol():
+    from acls.metrics.protocols import PROTOCOLS
+
+    assert protocols.PLACE in (DOCS / "metrics.md").read_text(encoding="utf-8")
+    for name in PROTOCOLS:
+        assert f"`{name}`" in protocols.table()
+
+
+def test_advice_is_given_on_nothing_that_is_not_there():
+    assert set(when.when()) <= {*methods.REGISTRY, *calibrators.REGISTRY}
+
+
+def test_the_site_builds_without_a_warning_and_needs_no_network(tmp_path):
+    pytest.importorskip("mkdocs")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert built.returncode == 0, built.stdout + built.stderr
+    pages = {path.relative_to(tmp_path).as_posix(): path.read_text("utf-8") for path in tmp_path.rglob("*.html")}
+    for name in methods.REGISTRY:
+        assert f"methods/{name}.html" in pages
+        assert (tmp_path / "methods" / f"{name}.svg").is_file()
+    for name, html in pages.items():
+        fetched = re.findall(r'<(?:script|img|link)[^>]*(?:src|href)="(https?://[^"]+)"', html)
+        assert not fetched, (name, fetched)
+        assert protocols.PLACE not in html
