@@ -144,14 +144,16 @@ def _runs_table(all_lines: Sequence[Line], marks: Marks) -> Table:
     """Every network in every state with its intervals and floors."""
     names = _present(all_lines)
     titles = [title for name in names for title in _columns(name)]
-    table = Table(["method", "seed", "post-hoc", *titles, "n"], align="lrl")
+    seeded = any(line.seed is not None for line in all_lines)
+    table = Table(["method", *["seed"] * seeded, "post-hoc", *titles, "n"], align="lrl" if seeded else "ll")
     for line in all_lines:
         cells = [cell for name in names for cell in _cells(name, line.metrics.get(name))]
-        table.add(line.method, "" if line.seed is None else str(line.seed), line.posthoc, *cells, str(line.n))
-        if all(other.seed is None for other in all_lines):  # else marks are about means
+        seed = ["" if line.seed is None else str(line.seed)] * seeded
+        table.add(line.method, *seed, line.posthoc, *cells, str(line.n))
+        if not seeded:  # else marks are about means
             for name in names:
                 if mark := marks.get((line.method, line.posthoc, name)):
-                    table.marks[len(table.rows) - 1, 3 + titles.index(metric(name).title)] = mark
+                    table.marks[len(table.rows) - 1, 2 + titles.index(metric(name).title)] = mark
     return table
 
 
