@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from acls.cli.engines import add_engine, engine_of
 from acls.cli.inputs import NAMES, add_columns, models_of, with_progress
 from acls.errors import InputError
 
@@ -29,7 +30,7 @@ examples:
   acls evaluate preds.csv --probs p0,p1,p2 --label y
   acls evaluate nets.npz --logits resnet20 --logits resnet56
   acls evaluate before.parquet after.parquet --json
-  acls evaluate 'parts/*.parquet' --by group
+  acls evaluate 'parts/*.parquet' --by group --workers 4
   acls evaluate pixels.npz --image image_index --by image
   acls evaluate preds.npz --protocol all
 
@@ -56,6 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object, with fractions, not percent")
     parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    add_engine(parser, "processes that share out the parts of a data set (default: this one alone)")
     add_columns(parser, several=True)
 
 
@@ -110,14 +112,18 @@ def _evaluated(args: argparse.Namespace, path: str, columns: Columns) -> Evaluat
     from acls.predictions import open_batches
 
     batches = open_batches(path, columns, ignore_index=args.ignore_index)
-    return evaluate(
-        with_progress(batches, f"reading {Path(path).name}", quiet=args.quiet),
-        by_group=any(name != "image" for name in args.by),
-        by_image="image" in args.by,
-        bins=args.bins,
-        resample=args.bootstrap > 0,
-        ignore_index=args.ignore_index,
-    )
+    settings: dict[str, Any] = {
+        "by_group": any(name != "image" for name in args.by),
+        "by_image": "image" in args.by,
+        "bins": args.bins,
+        "resample": args.bootstrap > 0,
+        "ignore_index": args.ignore_index,
+    }
+    if len(batches.files) > 1 and (args.workers is not None or args.engine != "local"):
+        from acls.study.parts import evaluate_parts
+
+        return evaluate_parts(batches, engine_of(args), **settings)
+    return evaluate(with_progress(batches, f"reading {Path(path).name}", quiet=args.quiet), **settings)
 
 
 def _compared(
@@ -291,6 +297,13 @@ def _remarks(model: Evaluation, worth: Worth) -> list[str]:
         told = ", ".join(f"{_TITLES[name].removesuffix(' %')} by {100 * bound:.4f} %" for name, bound in bounds.items())
         remarks.append(
             f"Computed from a fine histogram of confidences, so off from the exact value by at most: {told}."
+        )
+    above = [name for name in _TITLES if name in worth.intervals and worth.summary[name] > worth.intervals[name].high]
+    if above:
+        told = ", ".join(_TITLES[name].removesuffix(" %") for name in above)
+        remarks.append(
+            f"At this n noise makes calibration errors too large; the intervals correct for it, so they can lie "
+            f"below the value: {told}."
         )
     if model.by_image:
         remarks.append(

@@ -94,6 +94,15 @@ def test_the_table_shows_percent_with_two_decimals(tmp_path, evaluate):
     assert "No miscalibration beyond chance" in out
 
 
+def test_an_interval_below_its_value_is_explained(tmp_path, evaluate):
+    make(600, 5).save(tmp_path / "p.npz")
+    found = json.loads(evaluate(tmp_path / "p.npz", "--json", "--bootstrap", 200).out)
+    assert found["classwise_ece"] > found["intervals"]["classwise_ece"][1]
+    out = " ".join(evaluate(tmp_path / "p.npz", "--bootstrap", 200).out.split())
+    assert "so they can lie below the value: " in out
+    assert "classwise ECE" in out.split("lie below the value: ")[1]
+
+
 def test_overconfidence_is_called_by_its_name(tmp_path, evaluate):
     p = make(3000, 10)
     Predictions(p.scores * 3, p.labels, "logits").save(tmp_path / "hot.npz")
