@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,8 +18,11 @@ from acls.metrics.bins import BINS
 from acls.metrics.blocks import Blocks
 from acls.metrics.intervals import Comparison, Floor, Interval, Test, bootstrap, calibration_tests, noise_floor, paired
 from acls.metrics.protocols import Meter, Protocol
+from acls.metrics.tally import Tally
 from acls.predictions import Predictions
 from acls.shapes import IGNORE_INDEX
+
+S = TypeVar("S", bound=Tally)
 
 METRICS = ("accuracy", "nll", "brier", "ece", "aece", "classwise_ece", "mce", "rmsce", "ks", "smece")
 """What is reported, in this order; what triples cannot tell is left out."""
@@ -64,6 +67,8 @@ class Evaluation:
     """Whether the rows of an image stay together when resampling."""
     ignore_index: int = IGNORE_INDEX
     kind: str = ""
+    first: int = 0
+    """The number of the first row, where this is a part of a larger data set."""
     rows: int = 0
     n_classes: int | None = None
     has_images: bool = False
@@ -71,15 +76,14 @@ class Evaluation:
     blocks: Blocks | None = None
     groups: dict[int, tuple[Suite, Blocks | None]] = field(default_factory=dict)
     group_names: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        self._labels = hashlib.sha256()
+    labels: int = 0
+    """A sum of hashes of every label with its row's number: the same for the same labels, however counted."""
 
     def add(self, p: Predictions, *, by_group: bool = False) -> None:
         """Count a slice."""
         self.kind, self.n_classes, self.group_names = p.kind, p.n_classes, p.group_names
         self.has_images = p.image is not None
-        self._labels.update(p.labels.numpy().tobytes())
+        self.labels = (self.labels + _hash(p.labels, self.first + self.rows)) % 2**64
         unit = self._units(p)
         self.rows += len(p)
         counted = self._count(p, unit)
@@ -98,6 +102,31 @@ class Evaluation:
                 blocks = None if blocks is None or before[1] is None else before[1] + blocks
             self.groups[code] = (suite, blocks)
 
+    def __add__(self, other: Evaluation) -> Evaluation:
+        """What was counted of two parts, as of one; groups are the same where their names are."""
+        if (self.kind, self.n_classes) != (other.kind, other.n_classes):
+            raise InputError(
+                f"a part has {other.kind} of {other.n_classes} classes, but {self.kind} of {self.n_classes} came before"
+            )
+        names = tuple(dict.fromkeys((*self.group_names, *other.group_names)))
+        groups = dict(self.groups)
+        for code, (suite, blocks) in other.groups.items():
+            own = names.index(other.group_names[code]) if other.group_names else code
+            if own in groups:
+                before = groups[own]
+                suite, blocks = before[0] + suite, _sum(before[1], blocks)
+            groups[own] = (suite, blocks)
+        return replace(
+            self,
+            rows=self.rows + other.rows,
+            has_images=self.has_images or other.has_images,
+            suite=_sum(self.suite, other.suite),
+            blocks=_sum(self.blocks, other.blocks),
+            groups=groups,
+            group_names=names,
+            labels=(self.labels + other.labels) % 2**64,
+        )
+
     def worth(self, replicates: int) -> Worth:
         """The numbers of the whole; no intervals for 0 replicates."""
         return _worth(self._counted(), self.blocks, replicates)
@@ -111,7 +140,7 @@ class Evaluation:
 
     def same_samples(self, other: Evaluation) -> bool:
         """Whether both saw the same labels in the same order."""
-        return self._labels.digest() == other._labels.digest()
+        return self.labels == other.labels and self.rows == other.rows
 
     def compare(self, other: Evaluation, replicates: int) -> dict[str, Comparison]:
         """Each metric of this one minus the other's, on the same samples."""
@@ -126,7 +155,7 @@ class Evaluation:
 
     def _units(self, p: Predictions) -> Tensor:
         if not self.by_image:
-            return torch.arange(self.rows, self.rows + len(p))
+            return torch.arange(self.first + self.rows, self.first + self.rows + len(p))
         if p.image is None:
             raise InputError("there is no image to go by: name its column, as in --image NAME")
         return p.image
@@ -208,6 +237,20 @@ def _worth(suite: Suite, blocks: Blocks | None, replicates: int) -> Worth:
         floors=noise_floor(suite),
         tests=calibration_tests(suite),
     )
+
+
+def _sum(one: S | None, other: S | None) -> S | None:
+    return None if one is None or other is None else one + other
+
+
+def _hash(labels: Tensor, first: int) -> int:
+    """A sum over rows of a hash of the label and the row's number."""
+    with np.errstate(over="ignore"):
+        place = np.arange(first, first + len(labels), dtype=np.uint64)
+        mixed = place * np.uint64(0x9E3779B97F4A7C15) + labels.numpy().astype(np.uint64)
+        for factor in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB):
+            mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(factor)
+        return int((mixed ^ (mixed >> np.uint64(31))).sum(dtype=np.uint64))
 
 
 def _batch(p: Predictions) -> Batch:

@@ -16,6 +16,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from acls.cli.engines import add_engine, engine_of
 from acls.cli.settings import add_settings, apply, settings_of
 from acls.errors import InputError
 from acls.options import leaves
@@ -55,23 +56,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object, with fractions, not percent")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     parser.add_argument("--no-report", action="store_true", help="do not write the page")
-    add_engine(parser)
-    add_settings(parser, leaves(Recipe))
-
-
-def add_engine(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say where the work is done."""
-    parser.add_argument("--engine", choices=("local", "ray"), default="local", help="processes here, or a Ray cluster")
-    parser.add_argument("--address", metavar="ADDRESS", help="of the Ray cluster; auto for the one of the environment")
-    parser.add_argument("--workers", type=int, metavar="N", help="runs at a time (default: one a core or GPU)")
     parser.add_argument("--wait", action="store_true", help="wait where another process is at the same study")
+    add_engine(parser, "runs at a time (default: one a core or GPU)")
+    add_settings(parser, leaves(Recipe))
 
 
 def run(args: argparse.Namespace) -> int:
     """Run or go on with the study and print its table; 1 where some training failed."""
     if args.predictions:
         return _compare_files(args)
-    from acls.study.engine import make_engine, set_threads
+    from acls.study.engine import set_threads
     from acls.study.progress import Progress
     from acls.study.runs import chosen, evaluated, outputs, plan, run_study
     from acls.study.store import Store
@@ -79,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     recipe = study_recipe(args)
     folder = Path(args.out or Path("studies") / recipe.name)
     cells = plan(folder, recipe, args.methods, _seeds(args.seeds, recipe.seed), args.posthoc)
-    engine = make_engine(args.engine, workers=args.workers, address=args.address)
+    engine = engine_of(args)
     try:
         failed = run_study(cells, engine, wait=args.wait, progress=Progress(show=not args.quiet))
     except KeyboardInterrupt:

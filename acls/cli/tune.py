@@ -13,6 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from acls.cli.engines import add_engine, engine_of
 from acls.cli.settings import add_settings, apply, settings_of
 from acls.errors import InputError
 from acls.options import leaves
@@ -43,9 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--storage", metavar="URL", help="database of the trials (default: tune.sqlite in --out)")
     parser.add_argument("--out", metavar="DIR", help="folder of the search (default: tuning/RECIPE-LOSS)")
-    parser.add_argument("--engine", choices=("local", "ray"), default="local", help="processes here, or a Ray cluster")
-    parser.add_argument("--address", metavar="ADDRESS", help="of the Ray cluster")
-    parser.add_argument("--workers", type=int, metavar="N", help="trials at a time (default: one a core or GPU)")
+    add_engine(parser, "trials at a time (default: one a core or GPU)")
     parser.add_argument("--json", action="store_true", help="print one JSON object, with fractions, not percent")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     add_settings(parser, leaves(Recipe))
@@ -57,7 +56,6 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"--trials is {args.trials}, but at least 1 is called for")
     if args.accuracy_floor is not None and not 0 <= args.accuracy_floor <= 1:
         raise InputError(f"--accuracy-floor is {args.accuracy_floor:g}, but a fraction from 0 to 1 is called for")
-    from acls.study.engine import make_engine
     from acls.study.space import parse_space
     from acls.study.tune import Search, tune
 
@@ -66,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     search = Search(
         folder, recipe, tuple(parse_space(args.space)), args.sampler, args.trials, args.accuracy_floor, args.storage
     )
-    engine = make_engine(args.engine, workers=args.workers, address=args.address)
+    engine = engine_of(args)
 
     def told(done: int, total: int) -> None:
         if not args.quiet and sys.stderr.isatty():

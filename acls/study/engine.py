@@ -148,7 +148,7 @@ class _Worker:
     def result(self) -> Any:
         """What the task gave or raised."""
         try:
-            well, value, trace = self.pipe.recv()
+            well, value, trace = pickle.loads(self.pipe.recv_bytes())
         except (EOFError, OSError) as error:
             raise _Dead from error
         self.task = None
@@ -204,13 +204,14 @@ def _work(function: Callable[[Any], Any], pipe: connection.Connection, threads: 
         except (EOFError, ConnectionResetError):
             return
         try:
-            answer = (True, function(task), "")
+            # Plain bytes: the pipe's own pickling would leave tensors in shared memory that ends with this process.
+            answer = pickle.dumps((True, function(task), ""))
         except KeyboardInterrupt:
             return
         except BaseException as error:
-            answer = (False, _sendable(error), traceback.format_exc())
+            answer = pickle.dumps((False, _sendable(error), traceback.format_exc()))
         try:
-            pipe.send(answer)
+            pipe.send_bytes(answer)
         except BrokenPipeError:
             return
 

@@ -1,0 +1,55 @@
+"""A data set of many files, counted by several processes or machines: sums add up, so the result is the same."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from acls.errors import InputError
+from acls.evaluation import Evaluation, evaluate
+from acls.predictions import Batches, Columns, open_batches
+from acls.study.engine import Engine
+
+
+@dataclass(frozen=True)
+class Part:
+    """A file of the data set, and how to count it."""
+
+    path: Path
+    columns: Columns
+    first: int
+    """The number of its first row in the whole."""
+    by_group: bool
+    settings: dict[str, Any]
+
+
+def evaluate_parts(batches: Batches, engine: Engine, *, by_group: bool = False, **settings: Any) -> Evaluation:
+    """Count every file of a data set by a task of its own; ``settings`` are the fields of `Evaluation`.
+
+    Rows are numbered as in one pass, so intervals and comparisons are those of one pass too.
+    """
+    if settings.get("by_image"):
+        raise InputError("images may go from one part on to the next, so --by image needs one process: no --workers")
+    counts = [open_batches(path, batches.columns).n_rows for path in batches.files]
+    if None in counts:
+        raise InputError("--workers needs files that tell how many rows they have, such as .parquet")
+    firsts = itertools.accumulate([count or 0 for count in counts[:-1]], initial=0)
+    parts = [
+        Part(path.absolute(), batches.columns, first, by_group, settings)
+        for path, first in zip(batches.files, firsts, strict=True)
+    ]
+    with closing(engine.map(count_part, parts)) as results:
+        found = dict(results)
+    return functools.reduce(operator.add, (found[number] for number in range(len(parts))))
+
+
+def count_part(part: Part) -> Evaluation:
+    """Count one file."""
+    ignored = {name: part.settings[name] for name in ("ignore_index",) if name in part.settings}
+    batches = open_batches(part.path, part.columns, **ignored)
+    return evaluate(batches, by_group=part.by_group, first=part.first, **part.settings)
