@@ -179,7 +179,8 @@ class Calibrator(Configured):
     def _learn(self, like: Tensor, **values: Tensor) -> None:
         """Set learned buffers, in the dtype and on the device of the logits."""
         for name, value in values.items():
-            setattr(self, name, value.detach().to(like) if value.is_floating_point() else value.to(like.device))
+            learned = value.detach().to(like) if value.is_floating_point() else value.to(like.device)
+            setattr(self, name, learned.contiguous())
 
     def _fit_and_report(self, rows: Rows, fit: Callable[[Rows], Outcome]) -> None:
         rows.first()  # raises where there is nothing
