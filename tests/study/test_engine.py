@@ -63,7 +63,15 @@ def test_what_a_task_raises_is_raised_with_the_workers_traceback(job, error, tex
     assert job.__name__ in str(caught.value.__cause__)
 
 
-def test_who_stops_interrupts_the_tasks_which_save_their_state(tmp_path):
+@pytest.fixture
+def ctrl_c():
+    """SIGINT as a terminal's: processes that a script starts in the background ignore it, and so do their children."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_who_stops_interrupts_the_tasks_which_save_their_state(tmp_path, ctrl_c):
     def interrupt():
         wait_for((tmp_path / "begun").exists)
         os.kill(os.getpid(), signal.SIGINT)  # Ctrl-C
