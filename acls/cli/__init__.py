@@ -30,6 +30,7 @@ COMMANDS = {
     "doctor": "say what looks wrong with a file of predictions",
     "shift": "corrupt the test images and see whether accuracy, calibration and temperature hold",
     "drift": "check new predictions, without labels, against the calibration set",
+    "completion": "print a script that completes commands and options in your shell",
 }
 
 EXAMPLE = """\
