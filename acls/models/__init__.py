@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 CATALOGUE = {
     "small_cnn": "two convolutions for digits, 0.03 M parameters",
+    "plain_cnn": "four normalised convolutions for 32x32 images, 0.24 M parameters",
     "mlp": "two hidden layers for points",
     "resnet8": "CIFAR ResNet, 0.08 M parameters",
     "resnet20": "CIFAR ResNet, 0.27 M parameters (He et al., CVPR 2016)",

@@ -27,6 +27,35 @@ class SmallCNN(nn.Module):
         return logits
 
 
+class PlainCNN(nn.Module):
+    """Four normalised convolutions, 32 to 128 wide, the first at half the size: learns 10,000 small images by heart.
+
+    It takes half of ResNet-8's time for an image.
+    """
+
+    def __init__(self, n_classes: int, channels: int = 3, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            _normalised(channels, 32, 2),
+            _normalised(32, 64),
+            nn.MaxPool2d(2),
+            _normalised(64, 128),
+            nn.MaxPool2d(2),
+            _normalised(128, 128),
+        )
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(128, n_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.dropout(self.body(x).mean((2, 3))))
+        return logits
+
+
+def _normalised(inside: int, outside: int, stride: int = 1) -> nn.Sequential:
+    convolution = nn.Conv2d(inside, outside, 3, stride, padding=1, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(outside), nn.ReLU())
+
+
 class MLP(nn.Module):
     """Two hidden layers, for points."""
 
@@ -141,6 +170,7 @@ def _wide(depth: int, width: int) -> Callable[[int, int, float], nn.Module]:
 
 MODELS: dict[str, Callable[[int, int, float], nn.Module]] = {
     "small_cnn": SmallCNN,
+    "plain_cnn": PlainCNN,
     "mlp": MLP,
     "resnet8": _thin(1),
     "resnet20": _thin(3),

@@ -55,35 +55,35 @@ def synthetic_unet() -> Recipe:
 
 
 def cifar10_mini() -> Recipe:
-    """10,000 images of CIFAR-10, ResNet-8, 30 epochs: minutes on a CPU.
+    """10,000 images of CIFAR-10, four convolutions, 12 epochs: under two minutes on one core.
 
+    There is no augmentation, so that the network learns its images by heart and grows overconfident, as large networks
+    do over hundreds of epochs.
     ``acls train cifar10_mini --root cifar10_train.zip --loss ACLS``
     """
     return Recipe(
         name="cifar10_mini",
-        data=DataOptions(name="cifar10", n_train=10_000, pad=4, flip=True, normalise="cifar10"),
-        model=ModelOptions(name="resnet8"),
+        data=DataOptions(name="cifar10", val=0.05, n_train=10_000, normalise="cifar10"),
+        model=ModelOptions(name="plain_cnn"),
         loss=LossOptions(name="ACLS", protocol={"margin": 6.0}),
         optim=OptimOptions(lr=0.1, weight_decay=5e-4),
         schedule=_COSINE,
-        epochs=30,
-        batch=128,
+        epochs=12,
+        batch=64,
         drop_last=True,
     )
 
 
 def tiny_imagenet_mini() -> Recipe:
-    """Tiny-ImageNet, 20 of its classes or all, at 32x32, ResNet-8, 20 epochs: minutes on a CPU with 20 classes.
+    """Tiny-ImageNet, 20 of its classes or all, at 32x32, four convolutions, 12 epochs: under two minutes with 20 classes.
 
     ``acls train tiny_imagenet_mini --root tiny_imagenet_20c.zip --loss ACLS``
     """
-    same = cifar10_mini()
     return replace(
-        same,
+        cifar10_mini(),
         name="tiny_imagenet_mini",
-        data=DataOptions(name="tiny_imagenet", size=32, n_train=10_000, pad=4, flip=True, normalise="imagenet"),
+        data=DataOptions(name="tiny_imagenet", size=32, n_train=10_000, normalise="imagenet"),
         loss=LossOptions(name="ACLS", protocol={"margin": 10.0}),
-        epochs=20,
     )
 
 

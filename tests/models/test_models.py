@@ -78,7 +78,7 @@ def test_tiny_convolutions_start_as_the_authors_have_them():
 
 
 @pytest.mark.parametrize(
-    "name", ["small_cnn", "mlp", "resnet8", "wrn16_2", "resnet18", "timm/resnet10t", *SEGMENTATION]
+    "name", ["small_cnn", "plain_cnn", "mlp", "resnet8", "wrn16_2", "resnet18", "timm/resnet10t", *SEGMENTATION]
 )
 def test_dropout_before_the_head_makes_passes_differ_and_evaluation_does_not(name):
     model = build(name, dropout=0.5)

@@ -1,0 +1,107 @@
+"""The command compare: a study, or saved predictions; what it prints and what it refuses."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from acls.cli import main
+from acls.cli.compare import _seeds
+from acls.errors import InputError
+from acls.predictions import Predictions
+from acls.study.store import Store
+
+
+@pytest.fixture
+def outputs(tmp_path):
+    """Three models of the same samples: one fits, one is the same but for noise, one is far too sure."""
+    random = torch.Generator().manual_seed(0)
+    labels = torch.randint(5, (600,), generator=random)
+    logits = torch.nn.functional.one_hot(labels, 5) + torch.randn(600, 5, generator=random)
+    for name, scores in (("fits", logits), ("alike", logits + 0.01), ("shouts", 9 * logits)):
+        Predictions(scores, labels, "logits").save(tmp_path / f"{name}.npz")
+    return tmp_path
+
+
+def files(folder, *names):
+    return [str(folder / f"{name}.npz") for name in names]
+
+
+def test_saved_predictions_are_ranked_and_the_best_is_marked(outputs, capsys):
+    assert main(["compare", "--predictions", *files(outputs, "shouts", "fits"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    ranks = {one["metric"]: one for one in told["ranking"]}
+    assert ranks["ece"]["best"] == "fits"
+    assert ranks["ece"]["significant"]
+    assert not ranks["accuracy"]["significant"]  # the same predictions
+    assert main(["compare", "--predictions", *files(outputs, "shouts", "fits")]) == 0
+    out = capsys.readouterr().out
+    lines = {line.split()[0]: line for line in out.splitlines() if line.startswith(("fits", "shouts"))}
+    assert "*" in lines["fits"]
+    assert "*" not in lines["shouts"]
+
+
+def test_models_that_are_alike_are_not_marked(outputs, capsys):
+    assert main(["compare", "--predictions", *files(outputs, "fits", "alike")]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("fits", "alike"))]
+    assert len(rows) == 2
+    assert not any("*" in line for line in rows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--predictions", "{0}/fits.npz"], "two files or more"),
+        (["digits_cnn", "--predictions", "{0}/fits.npz", "{0}/alike.npz"], "pass no recipe"),
+        (["--predictions", "{0}/fits.npz", "{0}/fits.npz"], "twice"),
+        (["--predictions", "{0}/fits.npz", "{0}/other.npz"], "other labels"),
+        (["digits_cnn", "--loss", "ACLS"], "--methods"),
+        (["digits_cnn", "--config", "x.yaml"], "not both"),
+        (["digit_cnn"], "did you mean 'digits_cnn'"),
+        (["digits_cnn", "--seeds", "none"], "number of seeds"),
+        (["digits_cnn", "--workers", "0"], "at least 1"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_way_out(outputs, capsys, arguments, message):
+    Predictions(torch.randn(600, 5), torch.zeros(600, dtype=torch.int64), "logits").save(outputs / "other.npz")
+    assert main(["compare", *(word.format(outputs) for word in arguments), "--out", str(outputs / "study")]) == 2
+    assert message in capsys.readouterr().err
+    assert not (outputs / "study" / "runs").exists()
+
+
+def test_seeds_are_a_number_or_a_list():
+    assert _seeds("3", 1) == [1, 2, 3]
+    assert _seeds("2", 10) == [10, 11]
+    assert _seeds("5,7,5", 1) == [5, 7]
+    assert _seeds("0,", 1) == [0]
+    for text in ("0", "-1", "a", "", "1,-2"):
+        with pytest.raises(InputError, match="number of seeds"):
+            _seeds(text, 1)
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
+    settings = ["--epochs", "400", "--limit-batches", "3", "--accelerator", "cpu", "--methods", "CE", "--seeds", "1"]
+    command = [sys.executable, "-m", "acls", "compare", "digits_cnn", *settings, "--out", str(tmp_path), "--quiet"]
+    # A suite in the background ignores Ctrl-C, and so would what it starts.
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2],
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    metrics = tmp_path / "runs" / "CE-1" / "metrics.csv"
+    end = time.monotonic() + 120
+    while not metrics.exists():
+        assert process.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGINT)
+    assert process.wait(timeout=60) == 130
+    assert f"the same command goes on with the study in {tmp_path}" in process.stderr.read()
+    assert (metrics.parent / "resume.safetensors").exists()
+    assert not (metrics.parent / "summary.json").exists()
+    assert Store(tmp_path).rows() == []
