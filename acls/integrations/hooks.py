@@ -54,11 +54,11 @@ class LossHooks:
         self._handles: list[Any] = []
 
     def attach(self) -> None:
-        """Watch the loss's calls; a state of it that is loaded brings the buffers of its memory with it."""
+        """Watch the loss's calls, and whether a saved state is loaded: then its memory is not started anew."""
         if not self._handles:
             self._handles = [
                 self.loss.register_forward_hook(self._note, with_kwargs=True),
-                self.loss.register_load_state_dict_pre_hook(self._make_room),  # type: ignore[no-untyped-call]
+                self.loss.register_load_state_dict_pre_hook(self._note_state),  # type: ignore[no-untyped-call]
             ]
 
     def detach(self) -> None:
@@ -112,21 +112,8 @@ class LossHooks:
         if isinstance(logits, Tensor) and isinstance(target, Tensor):
             self.seen.append((logits.detach(), target.detach(), index))
 
-    def _make_room(
-        self,
-        loss: nn.Module,
-        state: Mapping[str, Any],
-        prefix: str,
-        *rest: Any,
-    ) -> None:
-        """Make the buffers that a saved state has and a loss without memory yet has not."""
-        own = set(loss.state_dict())
-        for key, value in state.items():
-            name = key.removeprefix(prefix)
-            if key.startswith(prefix) and name not in own:
-                path, _, last = name.rpartition(".")
-                loss.get_submodule(path).register_buffer(last, torch.empty_like(value))
-                self._prepared = True
+    def _note_state(self, loss: nn.Module, state: Mapping[str, Any], prefix: str, *rest: Any) -> None:
+        self._prepared = any(key.startswith(prefix) for key in state)
 
 
 def predictions_of(

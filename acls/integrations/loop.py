@@ -22,8 +22,9 @@ def epochs(
     val_set: Any = None,
     forward: Callable[[Any], tuple[Tensor, Tensor]] | None = None,
     batch: int = 64,
+    start: int = 0,
 ) -> Iterator[int]:
-    """The numbers of the epochs, 0 to ``total - 1``; around each, the loss's hooks are called.
+    """The numbers of the epochs, ``start`` to ``total - 1``; around each, the loss's hooks are called.
 
         for epoch in epochs(loss, model, 10, train_set=train_set, val_set=val_set):
             for x, y, index in loader:
@@ -32,7 +33,7 @@ def epochs(
 
     ``index`` comes from ``acls.data.indexed.Indexed(train_set)``. ``forward(batch)`` returns logits and target for the
     losses that look at a whole split (CaPE, AdaFocal); by default a batch is ``(x, y, ...)`` on the CPU, moved to where
-    the model is.
+    the model is. To go on after ``start`` epochs, load the loss's state beside the model's: its memory is then kept.
     """
     hooks = _Observing(loss)
     through = forward or _Plain(model)
@@ -45,10 +46,11 @@ def epochs(
 
     hooks.attach()
     try:
-        hooks.prepare(n_train=len(train_set), n_classes=lambda: next(iter(predict("train")))[0].shape[1])
+        if start == 0:
+            hooks.prepare(n_train=len(train_set), n_classes=lambda: next(iter(predict("train")))[0].shape[1])
         device = next((weight.device for weight in model.parameters()), None)
         loss.to(device)
-        for number in range(total):
+        for number in range(start, total):
             now = Epoch(number, total, predict)
             hooks.start_epoch(now)
             yield number

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -127,7 +128,7 @@ class Loss(Configured):
         return False
 
     def prepare(self, *, n_train: int, n_classes: int) -> None:
-        """Make the buffers that hold the method's memory; called once, before training and before loading a state."""
+        """Make the buffers that hold the method's memory; called once, before training. Loading a state does so too."""
 
     def start_epoch(self, now: Epoch) -> None:
         """Called before each epoch."""
@@ -141,6 +142,20 @@ class Loss(Configured):
     def keep_mask(self) -> Tensor | None:
         """Return which training samples stay in training, ``(n_train,)`` bool; None for all."""
         return None
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Load a saved state; a loss that is not prepared yet is so first, for the samples and classes of that state.
+
+        So whoever builds a module and loads a checkpoint into it need not know that the loss in it has a memory.
+        """
+        saved = {key.removeprefix(prefix): value for key, value in state_dict.items() if key.startswith(prefix)}
+        if not saved.keys() <= self.state_dict().keys():
+            sizes = _memory_sizes(self, saved)
+            if sizes is not None:
+                device = next((buffer.device for buffer in self.buffers()), None)
+                self.prepare(**sizes)
+                self.to(device)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     # -- the one place for shapes, ignored positions, weights and reductions -----------------------------------------
 
@@ -232,6 +247,21 @@ class Regularized(Loss):
 
     def keep_mask(self) -> Tensor | None:
         return self.base.keep_mask()
+
+
+def _memory_sizes(loss: Loss, saved: Mapping[str, Tensor]) -> dict[str, int] | None:
+    """Return what to `prepare` a loss with for a saved memory; None where the state holds none of what that makes."""
+    sizes = {"n_train": 997, "n_classes": 101}  # primes: a side of a buffer that is as long depends on that number
+    guess = dict(sizes)
+    twin = copy.deepcopy(loss)
+    twin.prepare(**guess)
+    made = {name: buffer for name, buffer in twin.state_dict().items() if name in saved}
+    if made.keys() <= loss.state_dict().keys():
+        return None
+    for name, buffer in made.items():
+        for size, found in zip(buffer.shape, saved[name].shape, strict=False):
+            sizes |= {what: found for what, guessed in guess.items() if size == guessed}
+    return sizes
 
 
 def _cross_entropy() -> Loss:

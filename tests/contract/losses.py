@@ -193,10 +193,11 @@ def class_weights_weigh_the_data_term_only(make):
 
 def the_memory_survives_state_dict_and_copies(make):
     loss, (z, y, index) = ready(make), inputs()
-    fresh = make().double()
+    fresh, unprepared = make().double(), make().double()
     fresh.prepare(n_train=N_TRAIN, n_classes=5)
-    fresh.load_state_dict(loss.state_dict())
-    for twin in (fresh, copy.deepcopy(loss)):
+    for twin in (fresh, unprepared):
+        twin.load_state_dict(loss.state_dict())
+    for twin in (fresh, unprepared, copy.deepcopy(loss)):
         torch.testing.assert_close(twin(z, y, index), loss(z, y, index), rtol=0, atol=0)
 
 

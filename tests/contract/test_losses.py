@@ -3,7 +3,8 @@
 import functools
 
 import pytest
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from acls.losses import (
     ACLS,
@@ -57,6 +58,55 @@ def _makers():
 @pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in _makers()])
 def test_every_loss(check, make):
     check(make)
+
+
+def _remembering():
+    """The losses whose memory is made by `prepare`."""
+    for name, make in _makers():
+        loss = make()
+        before = set(loss.state_dict())
+        loss.prepare(n_train=3, n_classes=2)
+        if set(loss.state_dict()) != before:
+            yield pytest.param(make, id=name)
+
+
+@pytest.mark.parametrize("make", list(_remembering()))
+class TestMemoryInACheckpoint:
+    """A loss that nobody prepared, somewhere in a module, takes what a checkpoint remembers, and nothing else."""
+
+    def saved(self, make):
+        return {f"net.loss.{key}": value for key, value in contract.ready(make).state_dict().items()}
+
+    def module(self, make):
+        return nn.ModuleDict({"net": nn.ModuleDict({"loss": make().double()})})
+
+    def test_is_taken_as_it_is(self, make):
+        module, saved = self.module(make), self.saved(make)
+        module.load_state_dict(saved)
+        loaded = module.state_dict()
+        assert loaded.keys() == saved.keys()
+        for key, value in saved.items():
+            assert torch.equal(loaded[key], value), key
+            assert loaded[key].dtype == value.dtype
+            assert loaded[key].data_ptr() != value.data_ptr(), "a copy: going on training leaves the checkpoint alone"
+
+    def test_of_something_else_is_refused(self, make):
+        with pytest.raises(RuntimeError, match=r"Unexpected key\(s\)[^:]*: \"net.loss.unheard_of\""):
+            self.module(make).load_state_dict(self.saved(make) | {"net.loss.unheard_of": torch.zeros(3)})
+        with pytest.raises(RuntimeError, match=r"Unexpected key"):
+            self.module(REGISTRY["CE"]).load_state_dict(self.saved(make))
+
+    def test_of_other_samples_than_it_was_prepared_for_is_refused(self, make):
+        module = self.module(make)
+        module["net"]["loss"].prepare(n_train=contract.N_TRAIN + 1, n_classes=5)
+        with pytest.raises(RuntimeError, match="size mismatch"):
+            module.load_state_dict(self.saved(make))
+
+    def test_is_not_needed_where_the_state_is_loaded_in_part(self, make):
+        module = self.module(make)
+        before = set(module.state_dict())
+        module.load_state_dict({"net.other": torch.zeros(1)}, strict=False)
+        assert set(module.state_dict()) == before
 
 
 class _Faulty(Regularized):

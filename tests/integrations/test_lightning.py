@@ -139,6 +139,26 @@ def test_memory_survives_a_checkpoint(tmp_path):
         torch.testing.assert_close(resumed.state_dict()[key], value, msg=lambda text, key=key: f"{key}: {text}")
 
 
+@pytest.mark.parametrize("make", [CRL, CaPE, AdaFocal, Patra], ids=lambda kind: kind.__name__)
+def test_a_checkpoint_loads_into_a_module_that_was_never_trained(tmp_path, make):
+    """As one does to predict, or to go on with other data: `load_from_checkpoint` knows nothing of `prepare`."""
+    run = trainer(tmp_path, CalibrationCallback(), max_epochs=2)
+    trained = Net(make(), returns=True)
+    run.fit(trained, *loaders())
+    run.save_checkpoint(tmp_path / "end.ckpt")
+    loaded = Net.load_from_checkpoint(tmp_path / "end.ckpt", loss=make(), returns=True)
+    assert loaded.loss.state_dict().keys() == trained.loss.state_dict().keys() != set()
+    for key, value in trained.state_dict().items():
+        torch.testing.assert_close(loaded.state_dict()[key], value, rtol=0, atol=0)
+    trainer(tmp_path, CalibrationCallback(), max_epochs=1).fit(loaded, *loaders())  # a new training, a new memory
+    fresh = Net(make(), returns=True)
+    fresh.net.load_state_dict(trained.net.state_dict())
+    trainer(tmp_path, CalibrationCallback(), max_epochs=1).fit(fresh, *loaders())
+    if make is not AdaFocal:  # whose gammas are no memory of samples: they go on
+        for key, value in fresh.state_dict().items():
+            torch.testing.assert_close(loaded.state_dict()[key], value, msg=lambda text, key=key: f"{key}: {text}")
+
+
 def test_a_missing_index_is_told_with_the_way_out(tmp_path):
     class NoIndex(Net):
         def training_step(self, batch, i):

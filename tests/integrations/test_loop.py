@@ -69,6 +69,27 @@ def test_remembers_as_by_hand(name):
         torch.testing.assert_close(loss.state_dict()[key], value, msg=lambda text, key=key: f"{key}: {text}")
 
 
+@pytest.mark.parametrize("name", LOSSES)
+def test_goes_on_from_a_saved_state_as_if_never_stopped(name):
+    def train(loss, model, optimizer, stop=None, **more):
+        for number in epochs(loss, model, 4, train_set=TRAIN, val_set=VAL, **more):
+            if number == stop:
+                break
+            for batch in DataLoader(Indexed(TRAIN), batch_size=7):
+                _step(model, optimizer, loss, *batch)
+
+    whole, stopped, resumed = (_new() for _ in range(3))
+    losses = [LOSSES[name]() for _ in range(3)]
+    train(losses[0], *whole)
+    train(losses[1], *stopped, stop=2)
+    for new, old in ((resumed[0], stopped[0]), (losses[2], losses[1])):
+        new.load_state_dict(old.state_dict())
+    train(losses[2], *resumed, start=2)
+    torch.testing.assert_close(resumed[0].weight, whole[0].weight)
+    for key, value in losses[0].state_dict().items():
+        torch.testing.assert_close(losses[2].state_dict()[key], value, msg=lambda text, key=key: f"{key}: {text}")
+
+
 def test_a_missing_validation_set_is_told():
     model, _ = _new()
     with pytest.raises(InputError, match="val_set="):
