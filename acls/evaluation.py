@@ -27,6 +27,8 @@ S = TypeVar("S", bound=Tally)
 METRICS = ("accuracy", "nll", "brier", "ece", "aece", "classwise_ece", "mce", "rmsce", "ks", "smece")
 """What is reported, in this order; what triples cannot tell is left out."""
 
+_TESTS = {"spiegelhalter": "Spiegelhalter", "ks": "Kolmogorov-Smirnov"}
+
 
 @dataclass(frozen=True)
 class Worth:
@@ -216,8 +218,14 @@ def verdict(worth: Worth, *, by_image: bool = False) -> str:
             return f"No miscalibration beyond chance with so many images: the interval of the ECE reaches 0 ({means})."
         return f"Miscalibrated, {way}: {means}; the interval of the ECE over images does not reach 0."
     floor = worth.floors["ece"]
-    if ece <= floor.high and min(test.p for test in worth.tests.values()) > 0.05:
-        return f"No miscalibration beyond chance at this n: the ECE is within its noise floor ({means})."
+    if ece <= floor.high:
+        name, test = min(worth.tests.items(), key=lambda item: item[1].p)
+        if test.p > 0.05:
+            return f"No miscalibration beyond chance at this n: the ECE is within its noise floor ({means})."
+        return (
+            f"Slightly miscalibrated, {way}: {means}; the {_TESTS[name]} test, which needs no bins, finds it "
+            f"(p {show_p(test.p)}), while the ECE is within its noise floor."
+        )
     times = f"{ece / floor.mean:.1f} times" if floor.mean > 0 else "above"
     p = show_p(worth.tests["spiegelhalter"].p)
     return f"Miscalibrated, {way}: {means}; the ECE is {times} its noise floor (Spiegelhalter p {p})."

@@ -1,6 +1,7 @@
 """acls evaluate, as a user runs it: on real networks, on tables of any making, on what is broken."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +12,8 @@ from made import make, write_csv
 
 from acls.cli import main
 from acls.evaluation import evaluate as count
-from acls.metrics import Suite
+from acls.evaluation import verdict
+from acls.metrics import Suite, intervals
 from acls.predictions import Predictions
 
 KEYS = ["n", "accuracy", "nll", "brier", "ece", "aece", "classwise_ece", "mce", "rmsce", "ks", "smece"]
@@ -109,6 +111,32 @@ def test_overconfidence_is_called_by_its_name(tmp_path, evaluate):
     Predictions(p.scores / 3, p.labels, "logits").save(tmp_path / "cold.npz")
     assert "Miscalibrated, overconfident" in evaluate(tmp_path / "hot.npz", "--bootstrap", 0).out
     assert "Miscalibrated, underconfident" in evaluate(tmp_path / "cold.npz", "--bootstrap", 0).out
+
+
+@pytest.mark.parametrize("test", ["Spiegelhalter", "Kolmogorov-Smirnov"])
+def test_what_only_a_test_finds_is_told_as_such(test):
+    """A confidence a little too high, the same in all samples of a test's kind, is below what bins can show."""
+    p = make(3000, 10)
+    worth = count([p]).worth(0)
+    names = {"Spiegelhalter": "spiegelhalter", "Kolmogorov-Smirnov": "ks"}
+    assert worth.summary["ece"] < worth.floors["ece"].high
+    tests = {name: intervals.Test(3.0, 0.2) for name in worth.tests} | {names[test]: intervals.Test(3.0, 0.0131)}
+    told = verdict(replace(worth, tests=tests))
+    assert f"the {test} test" in told
+    assert "(p = 0.013), while the ECE is within its noise floor" in told
+    assert "times its noise floor" not in told
+
+
+def test_the_verdict_never_calls_an_ece_within_its_floor_a_multiple_of_it():
+    """Over heats from none to plain to see, all three verdicts are given, each where it is true."""
+    p, seen = make(3000, 10), set()
+    for heat in torch.linspace(1.0, 1.3, 16).tolist():
+        worth = count([Predictions(p.scores * heat, p.labels, "logits")]).worth(0)
+        told, within = verdict(worth), worth.summary["ece"] <= worth.floors["ece"].high
+        assert ("times its noise floor" in told) == (not within)
+        assert ("within its noise floor" in told) == within
+        seen.add(told.split(",")[0].split(":")[0])
+    assert seen == {"No miscalibration beyond chance at this n", "Slightly miscalibrated", "Miscalibrated"}
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".parquet", ".csv", "parts"])
