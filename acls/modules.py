@@ -40,11 +40,11 @@ class Configured(nn.Module):
 
     def settings(self) -> dict[str, Any]:
         """Return the fields as plain values that JSON can hold; a module among them becomes its name and fields."""
-        return {field.name: _plain(getattr(self, field.name)) for field in _fields(self)}
+        return {field.name: _plain(_value(self, field)) for field in _fields(self)}
 
     def __repr__(self) -> str:
         """Show the fields that differ from their defaults, as one would write them."""
-        told = [f"{f.name}={_show(getattr(self, f.name))}" for f in _fields(self) if not _is_default(self, f)]
+        told = [f"{f.name}={_show(_value(self, f))}" for f in _fields(self) if not _is_default(self, f)]
         return f"{type(self).__name__}({', '.join(told)})"
 
 
@@ -69,6 +69,12 @@ def _hint(value: object, choices: tuple[str, ...]) -> str:
 
 def _fields(module: Configured) -> list[dataclasses.Field[Any]]:
     return [field for field in dataclasses.fields(module) if field.init]  # type: ignore[arg-type]
+
+
+def _value(module: Configured, field: dataclasses.Field[Any]) -> Any:
+    """The field's value; a whole number as a float where the field is one, so that margin=6 and 6.0 read the same."""
+    value = getattr(module, field.name)
+    return float(value) if type(value) is int and field.type == "float" else value
 
 
 def _is_default(module: Configured, field: dataclasses.Field[Any]) -> bool:

@@ -7,7 +7,7 @@ a ridge on them pulls towards temperature scaling. The problem is convex and, th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -34,6 +34,9 @@ SAMPLE = 4096
 Strength = tuple[float, float]
 """The ridge on the diagonal and the bias, and on the rest."""
 Chunks = Iterable[tuple[Tensor, Tensor]]
+Features = Callable[[Tensor], Tensor]
+"""What is mapped, of logits."""
+Unwhiten = Callable[[Tensor, bool], Tensor]
 
 
 class Design(ABC):
@@ -192,6 +195,8 @@ def main_directions(features: Tensor, rank: int) -> Tensor:
 class Fitted:
     """An affine map ``W x + b`` of the features as they came, and how its fit went."""
 
+    features: int
+    """Which of the features on offer were taken."""
     weight: Tensor
     """``(K, K)``, or the diagonal ``(K,)``."""
     bias: Tensor
@@ -201,43 +206,52 @@ class Fitted:
 
 
 def fit_affine(
-    rows: Rows,
-    make_design: Callable[[Tensor], Design],
-    features: Callable[[Tensor], Tensor],
-    strength: float | None,
+    rows: Rows, make_design: Callable[[Tensor], Design], features: Sequence[Features], strength: float | None
 ) -> Fitted:
-    """Fit an affine map of features to rows; without a strength cross-validation chooses it."""
+    """Fit an affine map of features to rows; without a strength cross-validation chooses it.
+
+    It also chooses between features: the first are taken unless the held-out NLL of others is clearly less.
+    """
     start = solve(rows)
     some = rows.all()[0] if rows.held else rows.first()[0]
     # At the boundary the temperature says nothing about the scale of the logits.
     scale = 1 / float(some.double().std().clamp(min=1e-30)) if start.at_boundary else start.beta
-    design = make_design(features(some[:: max(1, len(some) // SAMPLE)]).double() * scale)
 
-    def scaled(logits: Tensor) -> Tensor:
-        return features(logits.double()) * scale
+    def design_of(which: Features) -> Design:
+        return make_design(which(some[:: max(1, len(some) // SAMPLE)]).double() * scale)
 
-    chosen = _choose_strength(design, _fold_chunks(rows, scaled)) if strength is None else (strength, strength)
-    data: Chunks = _Scaled(rows, scaled)
+    def scaled(which: Features) -> Features:
+        return lambda logits: which(logits.double()) * scale
+
+    taken, chosen = 0, (1.0, 1.0) if strength is None else (strength, strength)
+    if strength is None:
+        tried = [_choose_strength(design_of(which), _fold_chunks(rows, scaled(which))) for which in features]
+        for i, choice in enumerate(tried):
+            if choice.clearly_below(tried[taken]):
+                taken = i
+        chosen = tried[taken].strength
+    design = design_of(features[taken])
+    data: Chunks = _Scaled(rows, scaled(features[taken]))
     if rows.held and some.numel() <= HELD_IN_DOUBLE:
         data = list(data)
     solution = minimize(design, data, chosen)
     weight, bias = design.matrix(solution.values)
     eye = torch.eye(design.n_classes, dtype=torch.float64, device=weight.device)
     weight = (weight + (1 if weight.ndim == 1 else eye)) * scale
-    return Fitted(weight, bias, chosen, solution.gap, start.at_boundary or not solution.converged)
+    return Fitted(taken, weight, bias, chosen, solution.gap, start.at_boundary or not solution.converged)
 
 
 class _Scaled:
     """The features of rows that are read anew in each pass."""
 
-    def __init__(self, rows: Rows, scaled: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, rows: Rows, scaled: Features) -> None:
         self._rows, self._scaled = rows, scaled
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         return ((self._scaled(logits), labels) for logits, labels in self._rows)
 
 
-def _fold_chunks(rows: Rows, scaled: Callable[[Tensor], Tensor]) -> list[Chunks]:
+def _fold_chunks(rows: Rows, scaled: Features) -> list[Chunks]:
     """Return the folds to choose a strength on: all rows, or, as a strength is one for each row, a part of them."""
     logits, labels = rows.all()
     parts = -(-logits.numel() // MOST_JUDGED)
@@ -246,49 +260,65 @@ def _fold_chunks(rows: Rows, scaled: Callable[[Tensor], Tensor]) -> list[Chunks]
     return [list(chunks(scaled(logits[one]).float(), labels[one])) for one in own if one.any()]
 
 
-def _choose_strength(design: Design, folds: list[Chunks]) -> Strength:
+@dataclass(frozen=True)
+class Choice:
+    """A strength, and the held-out NLL of each fold under it."""
+
+    strength: Strength
+    losses: Tensor
+
+    def clearly_below(self, other: Choice) -> bool:
+        """Whether its losses are below the other's by more than two standard errors over the folds."""
+        gain = other.losses - self.losses
+        return len(gain) > 1 and float(gain.mean()) > 2 * float(gain.std()) / len(gain) ** 0.5
+
+
+def _choose_strength(design: Design, folds: list[Chunks]) -> Choice:
     """Choose by cross-validation: first for the diagonal and the bias alone, then for the rest beside them."""
     if len(folds) < 2:
-        return 1.0, 1.0
+        return Choice((1.0, 1.0), torch.zeros(0))
     few = Diagonal(design.n_classes)
-    diagonal = _walk(lambda strength, starts: _held_out(few, folds, (strength, strength), starts))
+    choice = _walk(few, folds, lambda strength: (strength, strength))
     if isinstance(design, Diagonal):
-        return diagonal, diagonal
-    return diagonal, _walk(lambda strength, starts: _held_out(design, folds, (diagonal, strength), starts))
+        return choice
+    diagonal = choice.strength[0]
+    return _walk(design, folds, lambda strength: (diagonal, strength))
 
 
-def _walk(held_out: Callable[[float, list[Tensor]], float]) -> float:
+def _walk(design: Design, folds: list[Chunks], strength: Callable[[float], Strength]) -> Choice:
     """Go from strength 1 to where the held-out NLL is less, as long as it falls."""
-    losses: dict[int, float] = {}
-    starts: list[Tensor] = []
+    sizes = torch.tensor([sum(len(labels) for _, labels in fold) for fold in folds], dtype=torch.float64)
+    tried: dict[int, Tensor] = {}
+    starts: list[Tensor | None] = [None] * len(folds)
 
     def loss(at: int) -> float:
-        if at not in losses:
-            losses[at] = held_out(STRENGTHS[at], starts)
-        return losses[at]
+        if at not in tried:
+            tried[at] = _held_out(design, folds, strength(STRENGTHS[at]), starts)
+        return float((tried[at] * sizes).sum())
 
     at = STRENGTHS.index(1.0)
     for direction in (1, -1):
         while 0 <= at + direction < len(STRENGTHS) and loss(at + direction) < loss(at):
             at += direction
-    return STRENGTHS[at]
+    return Choice(strength(STRENGTHS[at]), tried[at])
 
 
-def _held_out(design: Design, folds: list[Chunks], strength: Strength, starts: list[Tensor]) -> float:
+def _held_out(design: Design, folds: list[Chunks], strength: Strength, starts: list[Tensor | None]) -> Tensor:
     """Return the NLL of each fold under the fit to the others; ``starts`` holds the last fits, where the next start."""
-    total, n = 0.0, 0
+    unwhiten: Unwhiten | None = None
+    losses = []
     for i, fold in enumerate(folds):
         rest = [chunk for j, other in enumerate(folds) if j != i for chunk in other]
-        values = minimize(design, rest, strength, starts[i] if len(starts) > i else None, enough=1e-7).values
-        total += sum(
-            float(cross_entropy(x + design.shift(values.to(x.dtype), x), labels, reduction="sum")) for x, labels in fold
-        )
-        n += sum(len(labels) for _, labels in fold)
-        if len(starts) > i:
-            starts[i] = values
-        else:
-            starts.append(values)
-    return total / n
+        # The folds' Hessians differ little: the first one's whitens all.
+        solution = minimize(design, rest, strength, starts[i], enough=1e-7, unwhiten=unwhiten)
+        values, unwhiten = solution.values, solution.unwhiten
+        total, n = 0.0, 0
+        for x, labels in fold:
+            total += float(cross_entropy(x + design.shift(values.to(x.dtype), x), labels, reduction="sum"))
+            n += len(labels)
+        losses.append(total / n)
+        starts[i] = values
+    return torch.tensor(losses, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -298,10 +328,17 @@ class Solution:
     values: Tensor
     gap: float
     converged: bool
+    unwhiten: Unwhiten
+    """The coordinates that were used, for another fit of the kind."""
 
 
 def minimize(
-    design: Design, data: Chunks, strength: Strength, start: Tensor | None = None, enough: float = 1e-13
+    design: Design,
+    data: Chunks,
+    strength: Strength,
+    start: Tensor | None = None,
+    enough: float = 1e-13,
+    unwhiten: Unwhiten | None = None,
 ) -> Solution:
     """Minimise mean NLL plus ridge by L-BFGS, in coordinates in which the Hessian is near one.
 
@@ -311,7 +348,7 @@ def minimize(
     n = sum(len(labels) for _, labels in data)
     ridge = design.penalty(strength, n).to(first.device)
     origin = torch.zeros(design.size, dtype=torch.float64, device=first.device) if start is None else start
-    unwhiten = _whitening(design, data, origin, ridge)
+    unwhiten = unwhiten or _whitening(design, data, origin, ridge)
 
     def objective(point: Tensor) -> tuple[float, Tensor]:
         now = origin + unwhiten(point, False)
@@ -328,10 +365,10 @@ def minimize(
     small = (2 * enough / design.size) ** 0.5
     found = lbfgs(objective, torch.zeros_like(origin), small_gradient=small, steps=STEPS)
     gap = float(found.gradient.square().sum()) / 2
-    return Solution(origin + unwhiten(found.point, False), gap, converged=gap <= max(1e-8, enough))
+    return Solution(origin + unwhiten(found.point, False), gap, gap <= max(1e-8, enough), unwhiten)
 
 
-def _whitening(design: Design, data: Chunks, values: Tensor, ridge: Tensor) -> Callable[[Tensor, bool], Tensor]:
+def _whitening(design: Design, data: Chunks, values: Tensor, ridge: Tensor) -> Unwhiten:
     """Return the map from whitened coordinates to values (and, transposed, of gradients back)."""
     hessian, seen = None, 0
     for x, _ in data:

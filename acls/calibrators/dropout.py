@@ -26,7 +26,7 @@ class MCDropout(nn.Module):
         super().__init__()
         if passes < 1:
             raise InputError(f"passes is {passes}, but at least 1 is called for")
-        if not any(isinstance(module, _DropoutNd) for module in model.modules()):
+        if not any(isinstance(module, _DropoutNd) and module.p > 0 for module in model.modules()):
             raise InputError("the model has no dropout layer: put one before its last layer, or train with one")
         self.model = model
         self.passes = passes

@@ -48,7 +48,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``acls compare``."""
     parser.add_argument("recipe", nargs="?", metavar="RECIPE", help=f"one of {', '.join(RECIPES)} (default: {DEMO})")
     parser.add_argument("--config", metavar="FILE", help="start from a saved recipe, YAML or JSON, instead")
-    parser.add_argument("--methods", default=METHODS, help='"paper", "all", or methods as in "CE, ACLS(margin=6)"')
+    parser.add_argument(
+        "--methods", default=METHODS, help='"paper", "all", or methods as in "CE, ACLS(margin=6), CutMix"'
+    )
     parser.add_argument("--seeds", default="3", metavar="N|S1,S2,...", help="how many seeds, or which ones")
     parser.add_argument("--posthoc", default="temperature", metavar="NAMES", help="calibrators, or none")
     parser.add_argument("--predictions", nargs="+", metavar="FILE", help="compare these saved outputs instead")

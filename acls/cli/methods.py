@@ -26,6 +26,7 @@ def run(args: argparse.Namespace) -> None:
 
     from acls.losses import REGISTRY, Loss
     from acls.report.tables import Table
+    from acls.study.methods import TECHNIQUES
 
     common = {field.name for field in dataclasses.fields(Loss)}
     settings = {
@@ -43,6 +44,10 @@ def run(args: argparse.Namespace) -> None:
         table.add(name, kind.about.kind, kind.about.title, kind.about.authors, venue, fields)
     print(table.text())
     print("\nEvery method also takes ignore_index, reduction and class_weight.")
+    print("\nAs methods of acls compare, also, each with base=LOSS for another loss than cross-entropy:")
+    for name, technique in TECHNIQUES.items():
+        fields = ", ".join(f"{field}={default!r}" for field, (_, default) in technique.fields.items())
+        print(f"  {name}({fields}): {technique.about}")
 
 
 def _short(value: object) -> str:

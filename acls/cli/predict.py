@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", required=True, metavar="FILE", help=".safetensors, .npz or .parquet")
     parser.add_argument("--part", choices=("train", "val", "test"), default="test", help="which part of the data")
     parser.add_argument(
-        "--mc-samples", type=int, default=0, metavar="T", help="average T passes with dropout (MC dropout)"
+        "--mc-samples", type=int, metavar="T", help="average T passes with dropout (default: as the run's recipe says)"
     )
     add_settings(
         parser, leaves(DataOptions, "data."), {"data": "data.name", "root": "data.root", "download": "data.download"}
@@ -34,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Predict and save."""
-    if args.mc_samples < 0:
+    if args.mc_samples is not None and args.mc_samples < 0:
         raise InputError(f"--mc-samples is {args.mc_samples}, but 0 or more are called for")
     from acls.train import open_run, predict_run
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -128,3 +129,15 @@ class Gathered:
             return torch.zeros(0, n_classes), none, torch.zeros(0, 2, dtype=torch.int64)
         logits, target, number = (torch.cat(parts) for parts in zip(*self._rows, strict=True))
         return logits, target, number
+
+
+def sample_numbers(sampler: Any, sharing: tuple[type[Any], ...], seen: int, count: int) -> tuple[Tensor, Tensor]:
+    """The numbers of this process's next ``count`` samples in the data set, and which of them are no padding.
+
+    A sampler of the kinds ``sharing`` gives process r the samples r, r + world, ...; beyond the last, the first again.
+    """
+    here = torch.arange(seen, seen + count)
+    if isinstance(sampler, sharing):
+        number = sampler.rank + sampler.num_replicas * here
+        return number, number < len(sampler.dataset)
+    return distributed.rank() + distributed.world() * here, torch.ones(count, dtype=torch.bool)

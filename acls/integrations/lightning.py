@@ -18,14 +18,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils.data import DistributedSampler
 
-from acls import distributed
 from acls.errors import InputError
 from acls.integrations import importing
-from acls.integrations.gather import KEEP, Gathered
+from acls.integrations.gather import KEEP, Gathered, sample_numbers
 from acls.integrations.hooks import LossHooks, find_loss, predictions_of
 from acls.losses import Epoch, Loss
 from acls.metrics.bins import BINS
@@ -172,7 +170,7 @@ class CalibrationCallback(Callback):
         logits, target = self._validated(outputs)
         gathered = self._of_loader(dataloader_idx)
         loader = _loaders(trainer.val_dataloaders)[dataloader_idx]
-        number, fresh = _numbers(loader, gathered.seen, len(target))
+        number, fresh = sample_numbers(_sampler(loader), (DistributedSampler,), gathered.seen, len(target))
         gathered.seen += len(target)
         gathered.add(logits[fresh], target[fresh], unit=number[fresh])
 
@@ -242,15 +240,8 @@ class _Counted(Gathered):
     seen = 0
 
 
-def _numbers(loader: Any, seen: int, count: int) -> tuple[Tensor, Tensor]:
-    """The numbers of the next ``count`` samples of this process in the data set, and which of them are no padding."""
-    here = torch.arange(seen, seen + count)
-    sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None) or getattr(loader, "sampler", None)
-    if isinstance(sampler, DistributedSampler):
-        # Process r gets the samples r, r + world, ...; those beyond the last are the first ones again.
-        number = sampler.rank + sampler.num_replicas * here
-        return number, number < len(sampler.dataset)  # type: ignore[arg-type]
-    return distributed.rank() + distributed.world() * here, torch.ones(count, dtype=torch.bool)
+def _sampler(loader: Any) -> Any:
+    return getattr(getattr(loader, "batch_sampler", None), "sampler", None) or getattr(loader, "sampler", None)
 
 
 def _loaders(given: Any) -> list[Any]:

@@ -1,11 +1,8 @@
-"""Last layers, with dropout before them, and predictions averaged over it (MC dropout)."""
+"""Last layers, with dropout before them."""
 
 from __future__ import annotations
 
-import math
-
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from acls.errors import InputError
 from acls.models import ModelOptions
@@ -33,22 +30,3 @@ def timm_model(name: str, n_classes: int, channels: int, options: ModelOptions) 
         head = nn.Linear(int(model.num_features), n_classes)  # type: ignore[arg-type]
         return nn.Sequential(model, nn.Dropout(options.dropout), head)
     return model
-
-
-def mc_log_probs(model: nn.Module, x: Tensor, samples: int) -> Tensor:
-    """Log of the mean probability over ``samples`` passes with dropout on and all else as in eval mode.
-
-    Gal and Ghahramani, ICML 2016.
-    """
-    model.eval()
-    kinds = nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d | nn.AlphaDropout
-    layers = [module for module in model.modules() if isinstance(module, kinds) and module.p > 0]
-    if not layers:
-        raise InputError("MC dropout needs a model with dropout: train it with --model.dropout 0.5, say")
-    try:
-        for layer in layers:
-            layer.train()
-        passes = torch.stack([model(x).float().log_softmax(1) for _ in range(samples)])
-    finally:
-        model.eval()
-    return passes.logsumexp(0) - math.log(samples)

@@ -75,7 +75,7 @@ def cifar10_mini() -> Recipe:
 
 
 def tiny_imagenet_mini() -> Recipe:
-    """Tiny-ImageNet, 20 of its classes or all, at 32x32, four convolutions, 12 epochs: under two minutes with 20 classes.
+    """Tiny-ImageNet, 20 of its classes or all, at 32x32, four convolutions, 12 epochs: two minutes with 20.
 
     ``acls train tiny_imagenet_mini --root tiny_imagenet_20c.zip --loss ACLS``
     """

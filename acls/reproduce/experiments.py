@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from acls.reproduce import published
@@ -13,15 +13,11 @@ from acls.reproduce.published import Published
 
 @dataclass(frozen=True)
 class Line:
-    """A row of a table: a method as one writes it, and what else is changed in the recipe."""
+    """A row of a table: a method as one writes it, and what is done afterwards."""
 
-    loss: str
-    """As `acls.losses.naming` reads it, ``{margin}`` being the recipe's; a method with a margin gets that anyway."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """Dotted settings of the recipe."""
+    method: str
+    """As `acls.study.methods` reads it, ``{margin}`` being the recipe's; a method with a margin gets that anyway."""
     posthoc: str = "none"
-    passes: int = 0
-    """Passes with dropout whose probabilities are averaged; 0 for one without."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +53,9 @@ LINES = {
     "CRL, margin": Line("CRL(condition=margin, logit_margin={margin})"),
     "ACLS, ranking": Line("ACLS(condition=ranking)"),
     "ACLS, margin": Line("ACLS"),
-    "CutMix": Line("CE", {"data.mix": "cutmix"}),
+    "CutMix": Line("CutMix"),
     "CaPE": Line("CaPE"),
-    "MC dropout": Line("CE", {"model.dropout": 0.5}, passes=20),
+    "MC dropout": Line("MCDropout"),
     "Patra": Line("Patra(base=Focal(gamma=1.0))"),
 }
 

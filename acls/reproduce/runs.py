@@ -10,13 +10,13 @@ from typing import Any
 
 from acls.calls import parse_calls
 from acls.errors import InputError
-from acls.losses.naming import name_losses
 from acls.metrics.intervals import REPLICATES
 from acls.options import override
 from acls.predictions import Predictions
 from acls.recipes import Recipe, find
 from acls.reproduce.experiments import EMBEDDED, SMALL, Line
 from acls.study.engine import Engine
+from acls.study.methods import methods_of
 from acls.study.progress import Progress
 from acls.study.runs import (
     NONE,
@@ -25,13 +25,12 @@ from acls.study.runs import (
     calibrator_name,
     chosen,
     evaluated,
-    method_name,
     numbers,
     plan,
     run_study,
 )
 from acls.study.store import Row, Store
-from acls.train import RunFolder, predict_run
+from acls.train import RunFolder
 
 SCALES = ("mini", "paper")
 
@@ -73,68 +72,43 @@ class Study:
 
     def run(self) -> list[Failed]:
         """Train what is not trained yet."""
-        failed: list[Failed] = []
-        for cells in self._plans.values():
-            progress = Progress(show=self.setup.show)
-            failed += run_study(cells, self.setup.engine, progress=progress)
-        return failed
+        return run_study(self._cells, self.setup.engine, progress=Progress(show=self.setup.show))
 
     def rows(self, label: str, split: str = "test") -> list[Row]:
         """The rows of a line, a seed each."""
         line = self.lines[label]
-        cells = self._plans[_group(line)]
-        rows = chosen(cells, Store(cells[0].folder).rows())
-        method, posthoc = self._method(line), _posthoc(line.posthoc)
-        found = [row for row in rows if row.method == method and row.posthoc == posthoc]
-        if split == "test" and not line.passes:
-            return found
-        return [self._remeasured(row, line, split) for row in found]
+        (method,) = methods_of(self.recipe, self._text(line))
+        posthoc = _posthoc(line.posthoc)
+        rows = chosen(self._cells, Store(self._folder).rows())
+        found = [row for row in rows if row.method == method.name and row.posthoc == posthoc]
+        return found if split == "test" else [self._remeasured(row, line, split) for row in found]
 
-    def folder(self, row: Row, label: str) -> RunFolder:
-        """Where the run behind a line's row is."""
-        return RunFolder(self._folder(self.lines[label]) / row.run)
+    def folder(self, row: Row) -> RunFolder:
+        """Where the run behind a row is."""
+        return RunFolder(self._folder / row.run)
 
-    def predictions(self, row: Row, label: str, split: str = "test") -> Predictions:
-        """The outputs behind a line's row, as the network gives them."""
-        folder, passes = self.folder(row, label), self.lines[label].passes
-        if passes:
-            return predict_run(folder.path, part=split, passes=passes)
-        return Predictions.load(folder.predictions(split))
+    def predictions(self, row: Row, split: str = "test") -> Predictions:
+        """The outputs behind a row, as the network gives them."""
+        return Predictions.load(self.folder(row).predictions(split))
 
     def _remeasured(self, row: Row, line: Line, split: str) -> Row:
         if line.posthoc != NONE:
             raise InputError(f"{line.posthoc} is fitted on the validation split, so it is not measured on {split}")
-        label = next(name for name, other in self.lines.items() if other is line)
-        worth = evaluated(self.predictions(row, label, split)).worth(REPLICATES)
+        worth = evaluated(self.predictions(row, split)).worth(REPLICATES)
         return replace(row, split=split, n=worth.n, metrics=numbers(worth), protocol={**row.protocol, "split": split})
 
+    @property
+    def _folder(self) -> Path:
+        return self.setup.out / "studies" / self.recipe.name
+
     @cached_property
-    def _plans(self) -> dict[tuple[tuple[str, Any], ...], list[Cell]]:
-        """The cells by the settings that they share: a study's runs differ in method and seed only."""
-        found = {}
-        for line in self.lines.values():
-            group = [other for other in self.lines.values() if _group(other) == _group(line)]
-            methods = ", ".join(dict.fromkeys(self._loss(other) for other in group))
-            posthoc = ", ".join(dict.fromkeys(other.posthoc for other in group))
-            recipe = override(self.recipe, dict(line.settings))
-            found[_group(line)] = plan(self._folder(line), recipe, methods, self.setup.seeds, posthoc)
-        return found
+    def _cells(self) -> list[Cell]:
+        methods = ", ".join(dict.fromkeys(self._text(line) for line in self.lines.values()))
+        posthoc = ", ".join(dict.fromkeys(line.posthoc for line in self.lines.values()))
+        return plan(self._folder, self.recipe, methods, self.setup.seeds, posthoc)
 
-    def _folder(self, line: Line) -> Path:
-        told = "-".join(f"{name.split('.')[-1]}={value}" for name, value in _group(line))
-        return self.setup.out / "studies" / (f"{self.recipe.name}-{told}" if told else self.recipe.name)
-
-    def _loss(self, line: Line) -> str:
-        return line.loss.format(margin=self.recipe.loss.protocol.get("margin", 10.0))
-
-    def _method(self, line: Line) -> str:
-        (call,) = name_losses(self._loss(line))
-        fields = {name: value.plain() if hasattr(value, "plain") else value for name, value in call.fields.items()}
-        return method_name(replace(self.recipe.loss, name=call.name, fields=fields))
-
-
-def _group(line: Line) -> tuple[tuple[str, Any], ...]:
-    return tuple(sorted(line.settings.items()))
+    def _text(self, line: Line) -> str:
+        return line.method.format(margin=self.recipe.loss.protocol.get("margin", 10.0))
 
 
 def _posthoc(text: str) -> str:

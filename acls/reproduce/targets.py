@@ -197,7 +197,7 @@ def _figure2(name: str, setup: Setup) -> Reproduced:
         for label, ax in zip(labels, axes, strict=True):
             rows = study.rows(label)
             if rows:
-                suite = evaluated(study.predictions(rows[0], label)).suite
+                suite = evaluated(study.predictions(rows[0])).suite
                 assert suite is not None  # there are predictions
                 reliability.draw(reliability.prepare(suite.bins.reliability()), ax)
             ax.set_title(label)
@@ -218,7 +218,7 @@ def _figure3(name: str, setup: Setup) -> Reproduced:
             rows = study.rows(label)
             if not rows:
                 continue
-            found = activity.prepare(_penalties(study, rows[0], label), label)
+            found = activity.prepare(_penalties(study, rows[0]), label)
             activity.draw(found, ax)
             inactive = f"{100 * found.inactive:.1f}"
             shown.add(label, f"{published.INACTIVE_SHARE[label]:.0f}", inactive, str(found.n))
@@ -255,7 +255,7 @@ def _statistics(name: str, setup: Setup) -> Reproduced:
     shown = Table(["statistic", "paper %", "ours %", "seeds"])
     for study in studies(setup, papers, {label: LINES[label] for label in ("ACLS", "FLSD")}).values():
         result.failed += study.run()
-        altered = [100 * _last_epoch(study, row, "ACLS")["val/regulariser_flips"] for row in study.rows("ACLS")]
+        altered = [100 * _last_epoch(study, row)["val/regulariser_flips"] for row in study.rows("ACLS")]
         gamma = [100 * _gamma_three(study, row) for row in study.rows("FLSD")]
         for told, paper, ours in (
             ("predictions that the regulariser of ACLS alters, last epoch", published.ALTERED_SHARE, altered),
@@ -267,9 +267,9 @@ def _statistics(name: str, setup: Setup) -> Reproduced:
     return result
 
 
-def _penalties(study: Study, row: Row, label: str) -> torch.Tensor:
+def _penalties(study: Study, row: Row) -> torch.Tensor:
     """The regulariser's value at every training sample, with the loss as it was at the end of training."""
-    folder = study.folder(row, label)
+    folder = study.folder(row)
     outputs = predict_run(folder.path, part="train")
     assert outputs.scores is not None
     _, recipe = open_run(folder.path)
@@ -282,14 +282,14 @@ def _penalties(study: Study, row: Row, label: str) -> torch.Tensor:
 
 
 def _gamma_three(study: Study, row: Row) -> float:
-    outputs = predict_run(study.folder(row, "FLSD").path, part="train")
+    outputs = predict_run(study.folder(row).path, part="train")
     assert outputs.scores is not None
     p_true = outputs.scores.softmax(1).gather(1, outputs.labels.unsqueeze(1))
     return float((p_true >= 0.2).double().mean())
 
 
-def _last_epoch(study: Study, row: Row, label: str) -> dict[str, float]:
-    with open(study.folder(row, label).metrics, encoding="utf-8", newline="") as file:
+def _last_epoch(study: Study, row: Row) -> dict[str, float]:
+    with open(study.folder(row).metrics, encoding="utf-8", newline="") as file:
         *_, last = csv.DictReader(file)
     return {name: float(value) for name, value in last.items() if value}
 

@@ -20,19 +20,17 @@ from acls.calibrators import Calibrator, make_calibrator
 from acls.calls import Call, parse_calls
 from acls.errors import InputError
 from acls.evaluation import Evaluation, Worth
-from acls.losses.naming import name_losses
 from acls.metrics.bins import BINS
 from acls.metrics.intervals import REPLICATES
-from acls.options import to_plain
+from acls.options import from_plain, to_plain
 from acls.predictions import Predictions
-from acls.recipes import LossOptions, Recipe, load_recipe
-from acls.shapes import IGNORE_INDEX
+from acls.recipes import Recipe, load_recipe
 from acls.study.engine import Engine
 from acls.study.locks import hold
+from acls.study.methods import methods_of
 from acls.study.progress import Progress
 from acls.study.store import Number, Row, Store
 from acls.train import RunFolder, TrainingStopped, fit, resume
-from acls.train.session import build_loss
 
 NONE = "none"
 _FREE = ("loss", "seed", "log")
@@ -50,6 +48,8 @@ class Cell:
     run: str
     posthoc: tuple[Call, ...]
     """`NONE` for the network as it is."""
+    decides: frozenset[str] = frozenset()
+    """Settings, apart from the loss, that are the method's own: other cells of the study may have others."""
 
     @property
     def path(self) -> RunFolder:
@@ -68,26 +68,23 @@ class Failed:
 def plan(folder: str | Path, recipe: Recipe, methods: str, seeds: Iterable[int], posthoc: str = NONE) -> list[Cell]:
     """The cells of a study, seed by seed, so that a study broken off has compared all methods on some.
 
-    ``methods`` is written as for `acls.losses.naming`, ``posthoc`` as ``"temperature, ETS(objective=nll)"``; the
+    ``methods`` is written as for `acls.study.methods`, ``posthoc`` as ``"temperature, ETS(objective=nll)"``; the
     network as it is always is measured.
     """
     calibrators = [call for call in parse_calls(posthoc, "calibrators", "temperature, ETS") if call.name != NONE]
     after = (Call(NONE), *{calibrator_name(call): call for call in calibrators}.values())
-    losses = {}
-    for call in name_losses(methods):
-        fields = {name: value.plain() if isinstance(value, Call) else value for name, value in call.fields.items()}
-        options = replace(recipe.loss, name=call.name, fields=fields)
-        losses[method_name(options)] = options
+    found = methods_of(recipe, methods)
     return [
         Cell(
-            replace(recipe, loss=options, seed=seed),
-            method,
+            replace(method.recipe, seed=seed),
+            method.name,
             str(Path(folder).absolute()),
-            f"runs/{re.sub(r'[^A-Za-z0-9.=_]+', '-', method).strip('-')}-{seed}",
+            f"runs/{_file_name(method.name)}-{seed}",
             after,
+            method.decides,
         )
         for seed in seeds
-        for method, options in losses.items()
+        for method in found
     ]
 
 
@@ -193,11 +190,6 @@ def protocol(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def method_name(options: LossOptions) -> str:
-    """A loss as one would write it, with the fields that differ from its own defaults."""
-    return repr(build_loss(options, ignore_index=IGNORE_INDEX)).removesuffix("()")
-
-
 def calibrator_name(call: Call) -> str:
     """A calibrator as one would write it; `NONE` for none."""
     return NONE if call.name == NONE else repr(_make(call)).removesuffix("()")
@@ -245,23 +237,31 @@ def _calibrated(calibrator: Calibrator, predictions: Predictions) -> Predictions
 
 
 def _calibrator_file(folder: RunFolder, name: str) -> Path:
-    return folder.path / "calibrators" / f"{re.sub(r'[^A-Za-z0-9.=_]+', '-', name).strip('-')}.safetensors"
+    return folder.path / "calibrators" / f"{_file_name(name)}.safetensors"
+
+
+def _file_name(method: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.=_]+", "-", method).strip("-")
 
 
 def _check_settings(cells: Sequence[Cell], rows: Sequence[Row]) -> None:
     """Raise where the folder holds runs with other settings, before anything is trained."""
+    by_method = {cell.method: cell for cell in cells}
     for cell in cells:
         if cell.path.recipe.exists():
-            _refuse_other(to_plain(load_recipe(cell.path.recipe)), cell)
+            _refuse_other(load_recipe(cell.path.recipe), cell, ())
     for row in rows:
         if row.recipe == cells[0].recipe.name:
-            _refuse_other(row.settings["recipe"], cells[0])
+            # What the method itself decides on can only be compared with the same method's.
+            same = by_method.get(row.method)
+            free = () if same else {*cells[0].decides, *methods_of(cells[0].recipe, row.method)[0].decides}
+            _refuse_other(from_plain(Recipe, row.settings["recipe"]), same or cells[0], free)
 
 
-def _refuse_other(theirs: dict[str, Any], cell: Cell) -> None:
-    there, here = _flat(theirs), _flat(to_plain(cell.recipe))
+def _refuse_other(theirs: Recipe, cell: Cell, free: Iterable[str]) -> None:
+    there, here = _flat(to_plain(theirs)), _flat(to_plain(cell.recipe))
     for name in here:
-        if name.split(".")[0] not in _FREE and there.get(name) != here[name]:
+        if name.split(".")[0] not in _FREE and name not in free and there.get(name) != here[name]:
             raise InputError(
                 f"the study in {cell.folder} has runs with {name} {there.get(name)}, but {here[name]} came: "
                 "pass the same settings to go on with it, or another --out"

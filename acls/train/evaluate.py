@@ -40,13 +40,16 @@ class Evaluation:
         return result
 
 
-def evaluate(session: Session, part: Part) -> Evaluation:
-    """Evaluate the judged network on a part; each process works off its share, none twice."""
+def evaluate(session: Session, part: Part, *, passes: int = 0) -> Evaluation:
+    """Evaluate the judged network on a part; each process works off its share, none twice.
+
+    With ``passes``, by probabilities averaged over so many passes with dropout.
+    """
     data = session.data
     suite: Suite | None = None
     confusion: Confusion | None = None
     sample = Sample(len(part))
-    for logits, target, index in session.outputs(part):
+    for logits, target, index in session.outputs(part, passes=passes):
         counted = Suite.of(logits, target, ignore_index=data.void)
         suite = counted if suite is None else suite + counted
         if data.segmentation:
@@ -60,15 +63,15 @@ def evaluate(session: Session, part: Part) -> Evaluation:
     return Evaluation(suite.all_reduce(), None if confusion is None else confusion.all_reduce(), sample)
 
 
-def predict(session: Session, part: Part, *, pixels: int, meta: dict[str, str], passes: int = 0) -> Predictions:
-    """The logits of a part in the order of its samples; of each label map, ``pixels`` labelled ones drawn at random.
+def predict(session: Session, part: Part, *, meta: dict[str, str], passes: int = 0) -> Predictions:
+    """The logits of a part in the order of its samples; of each label map, some labelled ones drawn at random.
 
     With ``passes``, log-probabilities averaged over so many passes with dropout.
     """
     logits, labels, images = [], [], []
     for z, y, index in session.outputs(part, passes=passes):
         if z.ndim > 2:
-            z, y, index = _some_pixels(z, y, index, pixels, session.data.void)
+            z, y, index = _some_pixels(z, y, index, session.recipe.pixels, session.data.void)
         logits.append(z.cpu())
         labels.append(y.cpu())
         images.append(index.cpu())
@@ -84,11 +87,11 @@ def predict(session: Session, part: Part, *, pixels: int, meta: dict[str, str], 
 
 
 def predict_run(
-    path: str | Path, *, part: str = "test", data: DataOptions | None = None, passes: int = 0
+    path: str | Path, *, part: str = "test", data: DataOptions | None = None, passes: int | None = None
 ) -> Predictions:
     """The predictions of a run's best weights, or of the weights file named, on a part of its data or of other data.
 
-    With ``passes``, log-probabilities averaged over so many passes with dropout.
+    With ``passes``, by default as many as the run's recipe says, log-probabilities averaged over passes with dropout.
     """
     path = Path(path)
     folder, recipe = open_run(path if path.is_dir() else path.parent)
@@ -106,7 +109,7 @@ def predict_run(
         session.judged.load_state_dict(tensors)
         chosen = {"train": session.data.train, "val": session.data.val, "test": session.data.test}[part]
         described = {"recipe": recipe.name, "loss": repr(session.loss), "part": part, **meta}
-        return predict(session, chosen, pixels=recipe.pixels, meta=described, passes=passes)
+        return predict(session, chosen, meta=described, passes=recipe.passes if passes is None else passes)
 
 
 def _some_pixels(z: Tensor, y: Tensor, index: Tensor, pixels: int, void: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -176,10 +176,10 @@ def _finish(session: Session, folder: RunFolder, at: Progressed) -> Result:
     session.judged.load_state_dict(tensors)
     summaries, suites = {}, {}
     for name, part in (("val", session.data.val), ("test", session.data.test)):
-        evaluation = evaluate(session, part)
+        evaluation = evaluate(session, part, passes=session.recipe.passes)
         summaries[name], suites[name] = evaluation.summary(), evaluation.suite
         described = {"recipe": session.recipe.name, "loss": repr(session.loss), "part": name, **meta}
-        predictions = predict(session, part, pixels=session.recipe.pixels, meta=described)
+        predictions = predict(session, part, meta=described, passes=session.recipe.passes)
         if session.fabric.is_global_zero:
             folder.predictions(name).parent.mkdir(parents=True, exist_ok=True)
             predictions.save(folder.predictions(name))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from acls import distributed
+from acls.calibrators import MCDropout
 from acls.data import load
 from acls.data.keyed import generator
 from acls.data.mix import mix
@@ -19,7 +20,6 @@ from acls.data.parts import Batch, Data, Draw, Part, batches, in_order
 from acls.errors import InputError
 from acls.losses import REGISTRY, Loss, make_loss
 from acls.models import build_model
-from acls.models.heads import mc_log_probs
 from acls.recipes import LossOptions, OptimOptions, Recipe
 from acls.train.precision import make_fabric
 
@@ -118,7 +118,9 @@ class Session:
                 x = x.contiguous(memory_format=torch.channels_last)
             with torch.no_grad(), self.fabric.autocast():
                 x = x.to(self.fabric.device)
-                logits = mc_log_probs(model, x, passes) if passes else model(x)
+                # Seeded by the batch, so that the same network gives the same predictions again.
+                run = MCDropout(model, passes, seed=int(index[0])) if passes else model
+                logits = run(x)
             yield logits.float(), y.to(self.fabric.device), index.to(self.fabric.device)
 
     def predict(self, split: str) -> Iterator[Batch]:
@@ -177,6 +179,8 @@ def _check(recipe: Recipe, data: Data) -> None:
     for name in ("epochs", "batch", "accumulate", "eval_batch", "devices", "nodes"):
         if getattr(recipe, name) < 1:
             raise InputError(f"{name} is {getattr(recipe, name)}, but at least 1 is called for")
+    if recipe.passes and not recipe.model.dropout:
+        raise InputError("passes with dropout need a model with dropout: pass --model.dropout 0.5, say")
     for name, part in (("training", data.train), ("validation", data.val), ("test", data.test)):
         if len(part) == 0:
             raise InputError(f"the {name} part of {recipe.data.name} is empty: check --data.val and the data set")

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
+from acls.calibrators import MCDropout
 from acls.data import DataOptions, load
 from acls.data.parts import batches, in_order
 from acls.errors import InputError
 from acls.models import CATALOGUE, ModelOptions, build_model
-from acls.models.heads import mc_log_probs
 from acls.models.weights import load_into, read_weights
 from acls.storage import save_tensors
 
@@ -87,23 +87,8 @@ def test_dropout_before_the_head_makes_passes_differ_and_evaluation_does_not(nam
         for _ in range(20):  # until the running statistics let a signal through
             model.train()(x)
         assert torch.equal(model.eval()(x), model(x))
-        mean = mc_log_probs(model, x, 3)
-        assert not torch.equal(mean, mc_log_probs(model, x, 3))
-    torch.testing.assert_close(mean.exp().sum(1), torch.ones_like(mean.exp().sum(1)))
-    assert not model.training
-    assert not any(module.training for module in model.modules())
-
-
-def test_mc_dropout_leaves_batch_statistics_alone():
-    model = build("resnet8", dropout=0.5)
-    before = {name: value.clone() for name, value in model.named_buffers()}
-    mc_log_probs(model, sample("resnet8"), 2)
-    assert all(torch.equal(value, before[name]) for name, value in model.named_buffers())
-
-
-def test_mc_dropout_without_dropout_is_refused():
-    with pytest.raises(InputError, match=r"--model.dropout 0.5"):
-        mc_log_probs(build("small_cnn"), sample("small_cnn"), 2)
+        passes = MCDropout(model, 3, seed=None)
+        assert not torch.equal(passes(x), passes(x))
 
 
 def test_an_unknown_model_is_told_the_closest():

@@ -100,7 +100,8 @@ def test_the_papers_claims_hold_for_its_own_numbers():
 
 
 def test_every_method_of_the_paper_is_a_line():
-    from acls.losses.naming import parse_losses
+    from acls.recipes import find
+    from acls.study.methods import methods_of
 
     for line in LINES.values():
-        assert len(parse_losses(line.loss.format(margin=6.0))) == 1
+        assert len(methods_of(find("digits_cnn"), line.method.format(margin=6.0))) == 1
