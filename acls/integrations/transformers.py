@@ -17,7 +17,9 @@ them, shifted by one, as the logits of a position are of the next token.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,6 +32,10 @@ from acls.integrations.hooks import LossHooks, predictions_of
 from acls.losses import CE, Epoch, Loss
 from acls.metrics.bins import BINS
 from acls.shapes import IGNORE_INDEX
+from acls.storage import load_tensors, save_tensors
+
+MEMORY = "acls_loss.safetensors"
+"""What a loss remembers, beside the model in the Trainer's checkpoints."""
 
 with importing("transformers", extra="transformers"):
     from transformers import EvalPrediction, TrainerCallback
@@ -139,7 +145,8 @@ class CalibrationCallback(TrainerCallback):
 
     A loss that needs to know which samples it sees (CRL, CaPE, Patra) finds their numbers under ``"index"`` in the
     batch: ``train_dataset=acls.data.indexed.Indexed(dataset)`` with ``TrainingArguments(remove_unused_columns=False)``.
-    ``val_dataset`` is for AdaFocal, which looks at a validation set after each epoch.
+    ``val_dataset`` is for AdaFocal, which looks at a validation set after each epoch. What a loss remembers is saved
+    with each checkpoint, and loaded by ``train(resume_from_checkpoint=True)``.
     """
 
     def __init__(
@@ -173,6 +180,8 @@ class CalibrationCallback(TrainerCallback):
         if self._hooks is None:
             return
         self._hooks.attach()
+        if state.global_step > 0:
+            self._recall(Path(args.output_dir) / f"checkpoint-{state.global_step}")
         if self._hooks.numbered:
             predict = self._predict(args, model, train_dataloader)
             n_train = len(train_dataloader.dataset)
@@ -197,6 +206,11 @@ class CalibrationCallback(TrainerCallback):
         if self._hooks is not None:
             self._hooks.end_epoch(self._now(args, state, model, train_dataloader, done=round(state.epoch or 1) - 1))
 
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._loss is not None and state.is_world_process_zero and self._loss.loss.state_dict():
+            folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            save_tensors(folder / MEMORY, self._loss.loss.state_dict(), {"loss": repr(self._loss.loss)})
+
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._hooks is not None:
             self._hooks.take()
@@ -210,6 +224,14 @@ class CalibrationCallback(TrainerCallback):
         gathered = None if self.metrics is None else self.metrics.last
         if gathered is not None and self.report is not None and state.is_world_process_zero:
             gathered.report(self.report, meta=self._meta(state))
+
+    def _recall(self, checkpoint: Path) -> None:
+        """Load what the loss remembered when the training that goes on was interrupted."""
+        assert self._loss is not None
+        if (checkpoint / MEMORY).is_file():
+            self._loss.loss.load_state_dict(load_tensors(checkpoint / MEMORY)[0])
+        elif self._loss.loss.needs_index:
+            warnings.warn(f"{checkpoint} holds no {MEMORY}: {self._loss.loss!r} remembers nothing yet", stacklevel=2)
 
     def _meta(self, state: Any) -> dict[str, str]:
         loss = {} if self._loss is None else {"loss": repr(self._loss.loss)}

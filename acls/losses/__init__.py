@@ -10,6 +10,7 @@ from typing import Any
 
 from acls.losses.acls import ACLS
 from acls.losses.adafocal import AdaFocal
+from acls.losses.auto import AutoACLS
 from acls.losses.base import About, Epoch, Loss, Regularized
 from acls.losses.brier import Brier
 from acls.losses.cape import CaPE
@@ -34,7 +35,7 @@ REGISTRY: dict[str, type[Loss]] = {
     kind.__name__: kind
     for kind in (
         CE, LabelSmoothing, Focal, FLSD, InverseFocal, AdaFocal, DualFocal, Brier,
-        ECP, MMCE, MDCA, DCA, CPC, MbLS, CRL, ACLS, CaPE, Patra,
+        ECP, MMCE, MDCA, DCA, CPC, MbLS, CRL, ACLS, AutoACLS, CaPE, Patra,
     )
 }  # fmt: skip
 
@@ -45,7 +46,7 @@ def make_loss(name: str, **fields: Any) -> Loss:
 
 
 __all__ = [
-    "ACLS", "CE", "CPC", "CRL", "DCA", "ECP", "FLSD", "MDCA", "MMCE", "REGISTRY", "About", "AdaFocal", "Brier", "CaPE",
-    "DualFocal", "Epoch", "Focal", "InverseFocal", "LabelSmoothing", "Loss", "MbLS", "Patra", "Regularized", "Rule",
-    "Side", "effective_label", "make_loss", "rule_loss", "table",
+    "ACLS", "CE", "CPC", "CRL", "DCA", "ECP", "FLSD", "MDCA", "MMCE", "REGISTRY", "About", "AdaFocal", "AutoACLS",
+    "Brier", "CaPE", "DualFocal", "Epoch", "Focal", "InverseFocal", "LabelSmoothing", "Loss", "MbLS", "Patra",
+    "Regularized", "Rule", "Side", "effective_label", "make_loss", "rule_loss", "table",
 ]  # fmt: skip

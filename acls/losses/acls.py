@@ -101,25 +101,25 @@ class ACLS(Ranked):
             return 2 * weight * excess if term.power == 2 else torch.full_like(excess, weight)
 
         def lead(at: View) -> Tensor:
-            return (at.z.amax(1, keepdim=True) if term.from_zero else at.gap.amax(1, keepdim=True)) - self.margin
+            return (at.z.amax(1, keepdim=True) if term.from_zero else at.gap.amax(1, keepdim=True)) - term.margin
 
         def exceeds(at: View) -> Tensor:
             return (lead(at) > 0).expand_as(at.z) if term.clipped else always(at)
 
         def others_exceed(at: View) -> Tensor:
-            return at.gap > self.margin if term.clipped else always(at)
+            return at.gap > term.margin if term.clipped else always(at)
 
         def lowered(at: View) -> Tensor:
             amount = slope(lead(at), term.down)
             if term.from_zero:
                 amount = amount * (at.gap == 0).sum(1, keepdim=True)
             if not term.stopped:
-                by_others = torch.where(others_exceed(at), slope(at.gap - self.margin, term.up), 0.0)
+                by_others = torch.where(others_exceed(at), slope(at.gap - term.margin, term.up), 0.0)
                 amount = amount + by_others.scatter(1, at.predicted, 0.0).sum(1, keepdim=True)
             return amount.expand_as(at.z)
 
         def raised(at: View) -> Tensor:
-            amount = slope(at.gap - self.margin, term.up)
+            amount = slope(at.gap - term.margin, term.up)
             if term.stopped:
                 return amount
             return amount + torch.where(at.is_lowest, slope(lead(at), term.down), 0.0)

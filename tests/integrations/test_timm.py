@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import textwrap
 import warnings
 from collections import OrderedDict
 from pathlib import Path
@@ -103,32 +104,28 @@ def _added_lines():
 @pytest.mark.parametrize("wanted", ["", "ACLS(margin=6)", "CRL"])
 def test_the_patch_of_the_guide_does_what_it_says(folder, images, wanted):
     """Its lines run in the order of the script, among the names that the script has there."""
+    from timm.loss import SoftTargetCrossEntropy
+
     imports, options, loss, metrics = _added_lines()
     assert sum(len(part.splitlines()) for part in (imports, options, loss, metrics)) <= 10
     names = {"parser": argparse.ArgumentParser(), "device": torch.device("cpu"), "mixup_active": True}
-    names |= {"mixup_args": {"label_smoothing": 0.0}, "train_loss_fn": timm.loss.SoftTargetCrossEntropy()}
+    names |= {"mixup_args": {"label_smoothing": 0.0}, "train_loss_fn": SoftTargetCrossEntropy()}
     exec(imports, names)
     exec(options, names)
     names["args"] = names["parser"].parse_args(["--acls", wanted] if wanted else [])
     if wanted == "CRL":
         with pytest.raises(InputError, match="without --mixup"):
-            exec(_dedent(loss), names)
+            exec(textwrap.dedent(loss), names)
         return
-    exec(_dedent(loss), names)
+    exec(textwrap.dedent(loss), names)
     x, target = mixer()(images[0].clone(), images[1])
     model = network().eval()
-    expected = acls.ACLS(margin=6.0) if wanted else timm.loss.SoftTargetCrossEntropy()
+    expected = acls.ACLS(margin=6.0) if wanted else SoftTargetCrossEntropy()
     assert names["train_loss_fn"](model(x), target) == expected(model(x), target)
     names |= {"metrics": OrderedDict(loss=1.0, top1=25.0), "model": model, "loader": loader(folder)}
-    exec(_dedent(metrics), names)
+    exec(textwrap.dedent(metrics), names)
     assert list(names["metrics"])[:2] == ["loss", "top1"]
     assert {"ece", "aece", "nll", "ece_floor"} <= names["metrics"].keys()
-
-
-def _dedent(code):
-    import textwrap
-
-    return textwrap.dedent(code)
 
 
 @pytest.mark.parametrize("mixed", [False, True], ids=["class ids", "mixup"])

@@ -105,6 +105,74 @@ def test_trains_and_measures(tmp_path, task):
         assert saved.labels.tolist() == [int(ids[0]) % CLASSES for ids in Sentences(21).ids]
 
 
+@pytest.mark.parametrize("task", ["sequence", "tokens", "choice", "answer"])
+def test_the_report_of_the_last_evaluation_is_written_when_training_ends(tmp_path, task):
+    answers = ANSWERS.get(task)
+    loss, metrics = compute_loss_func(acls.ACLS(margin=2.0), answers=answers), compute_metrics(answers=answers)
+    page, data = tmp_path / "made" / "report.html", tmp_path / "made" / "val.npz"
+    callback = CalibrationCallback(loss, metrics=metrics, save=data, report=page)
+    seen = []
+
+    class Looking(transformers.TrainerCallback):
+        def on_evaluate(self, *given, **_):
+            seen.append((data.exists(), page.exists()))
+
+    run = trainer(
+        tmp_path, model(task), loss, task=task, metrics=metrics, callbacks=[callback, Looking()], num_train_epochs=2,
+        batch_eval_metrics=True,
+    )  # fmt: skip
+    run.train()
+    assert seen == [(True, False)] * 2, "predictions after each evaluation, the report at the end"
+    text = page.read_text(encoding="utf-8")
+    assert text.lstrip().lower().startswith("<!doctype html")
+    assert "noise floor" in text
+    assert "ACLS(margin=2.0)" in text
+    saved = Predictions.load(data)
+    assert saved.meta == {"loss": "ACLS(margin=2.0)", "step": "10", "part": "val"}
+    n = 21 * (LENGTH - 1) if task == "tokens" else 21
+    assert len(saved) == n
+    assert f"{100 * acls.Suite.of(saved.scores, saved.labels).summary()['ece']:.2f}" in text
+    assert not [left for left in page.parent.iterdir() if left not in (page, data)], "no temporary file is left"
+
+
+def test_the_report_needs_no_loss_of_ours(tmp_path):
+    metrics = compute_metrics()
+    callback = CalibrationCallback(metrics=metrics, report=tmp_path / "report.html")
+    trainer(tmp_path, model(), None, metrics=metrics, callbacks=[callback]).train()
+    assert "noise floor" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_memory_survives_a_checkpoint(tmp_path):
+    def run(folder, **changes):
+        loss, net = compute_loss_func(CRL()), model()
+        train = Indexed(Sentences(40))
+        made = trainer(
+            folder, net, loss, callbacks=[CalibrationCallback(loss)], train=train, remove_unused_columns=False,
+            save_strategy="epoch", eval_strategy="no", **changes,
+        )  # fmt: skip
+        return made, net, loss.loss
+
+    class Stop(transformers.TrainerCallback):
+        def on_epoch_end(self, args, state, control, **_):
+            control.should_training_stop = round(state.epoch) == 2
+
+    whole, net, loss = run(tmp_path / "whole", num_train_epochs=4)
+    whole.train()
+    stopped, _, _ = run(tmp_path / "parts", num_train_epochs=4)
+    stopped.add_callback(Stop())
+    stopped.train()
+    resumed, net_in_parts, loss_in_parts = run(tmp_path / "parts", num_train_epochs=4)
+    resumed.train(resume_from_checkpoint=True)
+    assert int(loss_in_parts.history.epochs) == 4
+    assert torch.equal(loss_in_parts.history.hits, loss.history.hits)
+    _assert_same(net.state_dict(), net_in_parts.state_dict())
+    for file in (tmp_path / "parts").rglob("acls_loss.safetensors"):
+        file.unlink()
+    forgetful, _, _ = run(tmp_path / "parts", num_train_epochs=5)
+    with pytest.warns(UserWarning, match="remembers nothing yet"):
+        forgetful.train(resume_from_checkpoint=True)
+
+
 def _trained(folder, task, loss, **changes):
     net = model(task)
     trainer(folder, net, loss, task=task, optim="sgd", eval_strategy="no", max_grad_norm=0, **changes).train()
