@@ -202,6 +202,7 @@ def _process(rank, world, folder, images):
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_processes_measure_the_whole_once(tmp_path, folder):
     """41 samples: timm's sampler gives the second process one of the first's again."""
     mp.spawn(_process, args=(2, tmp_path, folder), nprocs=2)
