@@ -23,7 +23,7 @@ MOST_JUDGED = 2**19
 """Elements of logits on which strengths are compared, in float32."""
 HELD_IN_DOUBLE = 2**24
 """Elements up to which the features are kept in float64; beyond they are made anew in each pass."""
-STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 """Ridge strengths that cross-validation chooses from."""
 WHITEN_UP_TO = 1000
 """With more values than this the solver scales each by itself instead of by the whole Hessian."""
@@ -48,7 +48,7 @@ class Design(ABC):
     size: int
 
     @abstractmethod
-    def penalty(self, strength: Strength, n: int) -> Tensor:
+    def penalty(self, strength: Strength, n: float) -> Tensor:
         """Return the ridge on each value; it grows with the number of values for each row, as overfitting does."""
 
     @abstractmethod
@@ -75,7 +75,7 @@ class Diagonal(Design):
         super().__init__(n_classes)
         self.size = 2 * n_classes
 
-    def penalty(self, strength: Strength, n: int) -> Tensor:
+    def penalty(self, strength: Strength, n: float) -> Tensor:
         return torch.full((self.size,), strength[0] * self.n_classes / n, dtype=torch.float64)
 
     def shift(self, values: Tensor, x: Tensor) -> Tensor:
@@ -110,7 +110,7 @@ class Full(Design):
         super().__init__(n_classes)
         self.size = n_classes * (n_classes + 1)
 
-    def penalty(self, strength: Strength, n: int) -> Tensor:
+    def penalty(self, strength: Strength, n: float) -> Tensor:
         k = self.n_classes
         ridge = torch.full((k, k + 1), strength[1] * k * (k - 1) / n, dtype=torch.float64)
         ridge[:, k] = strength[0] * k / n
@@ -153,7 +153,7 @@ class LowRank(Design):
         self.rank = directions.shape[1]
         self.size = 2 * self.n_classes + self.rank**2
 
-    def penalty(self, strength: Strength, n: int) -> Tensor:
+    def penalty(self, strength: Strength, n: float) -> Tensor:
         k, r = self.n_classes, self.rank
         ridge = torch.full((self.size,), strength[0] * k / n, dtype=torch.float64)
         ridge[2 * k :] = strength[1] * r * r / n
@@ -225,7 +225,7 @@ def fit_affine(
 
     taken, chosen = 0, (1.0, 1.0) if strength is None else (strength, strength)
     if strength is None:
-        tried = [_choose_strength(design_of(which), _fold_chunks(rows, scaled(which))) for which in features]
+        tried = [_choose_strength(design_of(which), _make_folds(rows, scaled(which))) for which in features]
         for i, choice in enumerate(tried):
             if choice.clearly_below(tried[taken]):
                 taken = i
@@ -251,13 +251,26 @@ class _Scaled:
         return ((self._scaled(logits), labels) for logits, labels in self._rows)
 
 
-def _fold_chunks(rows: Rows, scaled: Features) -> list[Chunks]:
-    """Return the folds to choose a strength on: all rows, or, as a strength is one for each row, a part of them."""
+@dataclass(frozen=True)
+class Folds:
+    """The data to choose a strength on, in parts of which each is left out once."""
+
+    parts: list[Chunks]
+    stands_for: float
+    """How many rows of all data each row here stands for, as the ridge is one for each row."""
+
+
+def _make_folds(rows: Rows, scaled: Features) -> Folds:
+    """Deal out the rows, or a part of them where they are many: from every group some, to see all groups."""
     logits, labels = rows.all()
-    parts = -(-logits.numel() // MOST_JUDGED)
-    fold = rows.folds(FOLDS * parts)
+    fold, group = rows.folds(FOLDS), rows.groups()
+    step = -(-logits.numel() // MOST_JUDGED)  # the order depends on the content of the rows, so a step draws at random
+    kept = slice(None, None, step)
+    # Fewer rows of the same groups say about as much; fewer groups say less, and fewer rows are to be held back less.
+    stands_for = step * group[kept].unique().numel() / group.unique().numel()
+    logits, labels, fold = logits[kept], labels[kept], fold[kept]
     own = [fold == i for i in range(FOLDS)]
-    return [list(chunks(scaled(logits[one]).float(), labels[one])) for one in own if one.any()]
+    return Folds([list(chunks(scaled(logits[one]).float(), labels[one])) for one in own if one.any()], stands_for)
 
 
 @dataclass(frozen=True)
@@ -273,9 +286,9 @@ class Choice:
         return len(gain) > 1 and float(gain.mean()) > 2 * float(gain.std()) / len(gain) ** 0.5
 
 
-def _choose_strength(design: Design, folds: list[Chunks]) -> Choice:
+def _choose_strength(design: Design, folds: Folds) -> Choice:
     """Choose by cross-validation: first for the diagonal and the bias alone, then for the rest beside them."""
-    if len(folds) < 2:
+    if len(folds.parts) < 2:
         return Choice((1.0, 1.0), torch.zeros(0))
     few = Diagonal(design.n_classes)
     choice = _walk(few, folds, lambda strength: (strength, strength))
@@ -285,11 +298,11 @@ def _choose_strength(design: Design, folds: list[Chunks]) -> Choice:
     return _walk(design, folds, lambda strength: (diagonal, strength))
 
 
-def _walk(design: Design, folds: list[Chunks], strength: Callable[[float], Strength]) -> Choice:
+def _walk(design: Design, folds: Folds, strength: Callable[[float], Strength]) -> Choice:
     """Go from strength 1 to where the held-out NLL is less, as long as it falls."""
-    sizes = torch.tensor([sum(len(labels) for _, labels in fold) for fold in folds], dtype=torch.float64)
+    sizes = torch.tensor([sum(len(labels) for _, labels in part) for part in folds.parts], dtype=torch.float64)
     tried: dict[int, Tensor] = {}
-    starts: list[Tensor | None] = [None] * len(folds)
+    starts: list[Tensor | None] = [None] * len(folds.parts)
 
     def loss(at: int) -> float:
         if at not in tried:
@@ -303,17 +316,17 @@ def _walk(design: Design, folds: list[Chunks], strength: Callable[[float], Stren
     return Choice(strength(STRENGTHS[at]), tried[at])
 
 
-def _held_out(design: Design, folds: list[Chunks], strength: Strength, starts: list[Tensor | None]) -> Tensor:
+def _held_out(design: Design, folds: Folds, strength: Strength, starts: list[Tensor | None]) -> Tensor:
     """Return the NLL of each fold under the fit to the others; ``starts`` holds the last fits, where the next start."""
     unwhiten: Unwhiten | None = None
     losses = []
-    for i, fold in enumerate(folds):
-        rest = [chunk for j, other in enumerate(folds) if j != i for chunk in other]
+    for i, part in enumerate(folds.parts):
+        rest = [chunk for j, other in enumerate(folds.parts) if j != i for chunk in other]
         # The folds' Hessians differ little: the first one's whitens all.
-        solution = minimize(design, rest, strength, starts[i], enough=1e-7, unwhiten=unwhiten)
+        solution = minimize(design, rest, strength, starts[i], folds.stands_for, 1e-7, unwhiten)
         values, unwhiten = solution.values, solution.unwhiten
         total, n = 0.0, 0
-        for x, labels in fold:
+        for x, labels in part:
             total += float(cross_entropy(x + design.shift(values.to(x.dtype), x), labels, reduction="sum"))
             n += len(labels)
         losses.append(total / n)
@@ -337,6 +350,7 @@ def minimize(
     data: Chunks,
     strength: Strength,
     start: Tensor | None = None,
+    stands_for: float = 1.0,
     enough: float = 1e-13,
     unwhiten: Unwhiten | None = None,
 ) -> Solution:
@@ -346,7 +360,7 @@ def minimize(
     """
     first = next(iter(data))[0]
     n = sum(len(labels) for _, labels in data)
-    ridge = design.penalty(strength, n).to(first.device)
+    ridge = design.penalty(strength, n * stands_for).to(first.device)
     origin = torch.zeros(design.size, dtype=torch.float64, device=first.device) if start is None else start
     unwhiten = unwhiten or _whitening(design, data, origin, ridge)
 

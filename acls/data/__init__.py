@@ -42,7 +42,9 @@ CATALOGUE = {
     ),
     "imagenet": Known("imagenet", "1.3 million images of 1,000 classes", (*_FILES, "scale", "flip", "jitter", "erase")),
     "voc": Known(
-        "voc", "PASCAL VOC 2012 segmentation, 20 classes and background", (*_FILES, "download", "train_list", *_BATCHED)
+        "voc",
+        "PASCAL VOC 2012 segmentation, 20 classes and background",
+        (*_FILES, "download", "train_list", "halve", *_BATCHED),
     ),
     "folder": Known("folder", "your images, a folder a class", (*_FILES, "scale", *_BATCHED)),
     "segmentation_folder": Known("folder", "your images and masks", (*_FILES, *_BATCHED)),
@@ -64,6 +66,7 @@ class DataOptions:
     n_train: int | None = option(None, "use only so many training samples, by class in proportion; none for all")
     n_samples: int = option(2000, "how many samples the synthetic data sets draw")
     train_list: str = option("train", "VOC's list of training images: train, or trainaug for the augmented 10,582")
+    halve: bool = option(False, "VOC: validate on one half of its validation images, test on the other")
     size: int | None = option(None, "side of the square images that the network gets; none for the data set's own")
     memory: bool = option(True, "keep decoded images in memory, augmented by the batch; false to read files as needed")
     pad: int = option(0, "random crops after padding by so many pixels")

@@ -88,18 +88,20 @@ def tiny_imagenet_mini() -> Recipe:
 
 
 def voc_mini() -> Recipe:
-    """PASCAL VOC at 64x64, a small encoder-decoder, 40 epochs: minutes on a CPU with a few hundred images.
+    """PASCAL VOC at 64x64, a small encoder-decoder, 30 epochs: two minutes on one core with 120 images.
+
+    Unlike the paper's protocol, it tests on other images than it validates on, so that calibrators can be judged.
 
     ``acls train voc_mini --root voc2012_animals_small.zip --loss ACLS``
     """
     return Recipe(
         name="voc_mini",
-        data=DataOptions(name="voc", size=64, pad=6, flip=True, jitter=0.3, normalise="imagenet"),
+        data=DataOptions(name="voc", halve=True, size=64, pad=6, flip=True, jitter=0.3, normalise="imagenet"),
         model=ModelOptions(name="small_unet"),
         loss=LossOptions(name="ACLS", protocol={"margin": 10.0}),
         optim=OptimOptions(name="adamw", lr=3e-3, weight_decay=1e-2),
         schedule=_COSINE,
-        epochs=40,
+        epochs=30,
         batch=8,
         drop_last=True,
         eval_batch=16,
