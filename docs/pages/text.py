@@ -9,6 +9,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 _CODE = re.compile(r"``(.+?)``|`(.+?)`", flags=re.S)
+# A letter, or a word that formulas put something under: z_y, k_{i+1}, sum_k. Names such as pos_lambda stay names.
+_BELOW = re.compile(r"\b([A-Za-z]'?|sum|min|max|mean|Huber)_(?:\{(.+?)\}|([a-zŷ]{1,2}|alpha)\b)")
+_ABOVE = re.compile(r"\^(\w+|\|\w+\|)")
+_SIGNS = {"sum": "Σ"}
 
 
 def prose(documented: type) -> str:
@@ -27,7 +31,12 @@ def escape(text: str) -> str:
 
 
 def _escape_plain(text: str) -> str:
-    return re.sub(r"([*_\[\]<>|#{}])", r"\\\1", text)
+    """Escape text without code; what is below or above in a formula becomes so."""
+    text = _BELOW.sub(lambda found: f"{_SIGNS.get(found[1], found[1])}\0{found[2] or found[3]}\1", text)
+    text = re.sub(r"([*_\[\]<>|#{}])", r"\\\1", _ABOVE.sub("\2\\1\3", text))
+    for sign, tag in zip("\0\1\2\3", ("<sub>", "</sub>", "<sup>", "</sup>"), strict=True):
+        text = text.replace(sign, tag)
+    return text
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

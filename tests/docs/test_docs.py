@@ -14,8 +14,9 @@ from tests.contract.losses import BATTERY
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 sys.path.insert(0, str(DOCS))
-runner, methods, calibrators, protocols, when = (
-    importlib.import_module(f"pages.{name}") for name in ("runner", "methods", "calibrators", "protocols", "when")
+runner, methods, calibrators, protocols, text, when = (
+    importlib.import_module(f"pages.{name}")
+    for name in ("runner", "methods", "calibrators", "protocols", "text", "when")
 )
 WRITTEN = sorted(DOCS.glob("*.md"))
 
@@ -57,6 +58,18 @@ def test_a_method_is_added_as_its_page_says(tmp_path):
     ran = subprocess.run([sys.executable, "check.py"], cwd=tmp_path, env=paths, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.strip() == f"{len(BATTERY)} checks passed"
+
+
+def test_formulas_are_set_and_names_are_left_alone():
+    page = methods.page("ACLS", methods.REGISTRY["ACLS"])
+    assert "Σ<sub>j≠ŷ</sub> max(0, z<sub>ŷ</sub> - z<sub>j</sub> - margin)<sup>2</sup>" in page
+    assert r"alpha pos\_lambda" in page
+    assert text.escape("k_{i+1} < |x|^2 in `p_y^2` and n_train") == (
+        r"k<sub>i+1</sub> \< \|x\|<sup>2</sup> in `p_y^2` and n\_train"
+    )
+    for name, kind in methods.REGISTRY.items():
+        left = re.findall(r"\^|\\\{", text.prose(kind))
+        assert not left, (name, left)
 
 
 def test_the_protocols_table_has_every_protocol():
