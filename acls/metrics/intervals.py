@@ -101,7 +101,7 @@ def bootstrap(
     """
     if blocks.used < 2:
         raise InputError(f"the samples form {blocks.used} unit, but an interval needs at least 2, better 30 or more")
-    weights = _poisson(blocks, replicates, seed)
+    weights = poisson_weights(blocks, replicates, seed)
     center, resampled = blocks.totals(), blocks.totals(weights)
     replicated, noise = resampled.metrics(), resampled.noise_around(center).metrics()
     result = {}
@@ -128,7 +128,7 @@ def paired(
     as large.
     """
     check_same_units(first, second)
-    weights = _poisson(first, replicates, seed)
+    weights = poisson_weights(first, replicates, seed)
     resampled = _differences(first.totals(weights), second.totals(weights))
     random = torch.Generator().manual_seed(seed + 1)
     stay = (torch.rand(replicates, weights.shape[1], generator=random) < 0.5).to(weights)
@@ -203,7 +203,8 @@ def _classwise_floor(suite: Suite, replicates: int, random: torch.Generator) -> 
     return torch.stack(errors) / suite.n / classwise.samples.shape[0]
 
 
-def _poisson(blocks: Blocks, replicates: int, seed: int) -> Tensor:
+def poisson_weights(blocks: Blocks, replicates: int, seed: int) -> Tensor:
+    """How often each block counts in each resample, ``(replicates, blocks)``: the weights of `Blocks.totals`."""
     random = torch.Generator().manual_seed(seed)
     ones = torch.ones(replicates, blocks.cells.shape[0], dtype=torch.float64)
     weights = torch.poisson(ones, generator=random)

@@ -10,6 +10,7 @@ from typing import Any
 
 from acls.calls import parse_calls
 from acls.errors import InputError
+from acls.metrics import Blocks
 from acls.metrics.intervals import REPLICATES
 from acls.options import override
 from acls.predictions import Predictions
@@ -26,6 +27,7 @@ from acls.study.runs import (
     chosen,
     evaluated,
     numbers,
+    outputs,
     plan,
     run_study,
 )
@@ -90,6 +92,13 @@ class Study:
     def predictions(self, row: Row, split: str = "test") -> Predictions:
         """The outputs behind a row, as the network gives them."""
         return Predictions.load(self.folder(row).predictions(split))
+
+    def blocks(self, row: Row) -> Blocks:
+        """The outputs behind a row, counted so that another's on the same samples can be compared."""
+        found = outputs(self._folder, row) if row.split == "test" else self.predictions(row, row.split)
+        counted = evaluated(found).blocks
+        assert counted is not None  # there are predictions
+        return counted
 
     def _remeasured(self, row: Row, line: Line, split: str) -> Row:
         if line.posthoc != NONE:

@@ -69,7 +69,8 @@ def _table(name: str, setup: Setup) -> Reproduced:
         rows = {label: study.rows(label, experiment.split) for label in experiment.lines}
         result.parts.append(f"## {study.recipe.name} (in the paper: {paper})")
         result.parts.append(_beside(experiment, paper, rows).markdown())
-        judged = [one for claim in experiment.claims if (one := judge(claim, rows[claim.lower], rows[claim.higher]))]
+        claimed = [judge(claim, rows[claim.lower], rows[claim.higher], study.blocks) for claim in experiment.claims]
+        judged = [one for one in claimed if one is not None]
         result.judged += [(study.recipe.name, one) for one in judged]
         result.parts.append(_verdicts(judged).markdown())
         if name == "tableA":
@@ -126,8 +127,9 @@ def _interval(of: Sequence[Number]) -> str:
 def _verdicts(judged: Sequence[Judged]) -> Table:
     shown = Table(["claim", "verdict", "difference %", "95 %", "seeds"], align="ll")
     for one in judged:
-        ends = f"{100 * one.low:.2f} .. {100 * one.high:.2f}" if one.seeds > 1 else "unknown with one seed"
-        shown.add(str(one.claim), one.verdict, f"{100 * one.difference:+.2f}", ends, str(one.seeds))
+        found = one.difference
+        ends = f"{100 * found.low:.2f} .. {100 * found.high:.2f}" if found.seeds > 1 else "unknown with one seed"
+        shown.add(str(one.claim), one.verdict, f"{100 * found.value:+.2f}", ends, str(found.seeds))
     return shown
 
 

@@ -15,10 +15,13 @@ import torch
 
 from acls.metrics import Blocks
 from acls.metrics.blocks import check_same_units
-from acls.metrics.intervals import REPLICATES, holm
+from acls.metrics.intervals import REPLICATES, holm, poisson_weights
 from acls.study.store import Row
 
 LEVEL = 0.05
+# Two-sided 97.5 % quantiles of Student's t by degrees of freedom; beyond, the normal's.
+_STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228}
+_NORMAL = 1.96
 HIGHER_IS_BETTER = ("accuracy", "top5", "auroc", "miou", "miou_foreground")
 
 
@@ -117,6 +120,68 @@ def t_test(differences: Sequence[float]) -> float:
     if deviation == 0:
         return 0.0 if mean else 1.0
     return _beyond(abs(mean) / deviation * math.sqrt(n), n - 1)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A metric of one method minus the other's, on average over the seeds that both have, with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+    seeds: int
+
+    @property
+    def sign(self) -> int:
+        """-1 or 1 where the interval leaves no doubt, else 0."""
+        return (self.low > 0) - (self.high < 0)
+
+
+def difference(
+    first: Sequence[Row], second: Sequence[Row], metric: str, blocks: Callable[[Row], Blocks] | None = None
+) -> Difference | None:
+    """Compare the rows of two methods, seed by seed and on the same samples; None where they have no seed in common.
+
+    Two things make the difference uncertain, and their variances are added: the seeds, of which the spread of the
+    differences tells (Student's t), and the test samples, of which resampling them for both methods and all seeds at
+    once tells. Without ``blocks``, which counts the predictions behind a row, the rows' own intervals stand in for the
+    latter, as if each method had been tested on samples of its own: wider. With one seed the first is not known, so
+    the interval is without end.
+    """
+    mine, theirs = ({row.seed: row for row in rows} for rows in (first, second))
+    values = [_values(rows, metric) for rows in (mine, theirs)]
+    common = sorted(values[0].keys() & values[1].keys())
+    if not common:
+        return None
+    differences = [values[0][seed] - values[1][seed] for seed in common]
+    mean, n = statistics.fmean(differences), len(differences)
+    if n == 1:
+        return Difference(mean, -math.inf, math.inf, n)
+    by_seeds = _STUDENT.get(n - 1, _NORMAL) * statistics.stdev(differences) / math.sqrt(n)
+    pairs = [(mine[seed], theirs[seed]) for seed in common]
+    deviation = _own_deviation(pairs, metric) if blocks is None else _paired_deviation(pairs, metric, blocks)
+    margin = math.hypot(by_seeds, _NORMAL * deviation)
+    return Difference(mean, mean - margin, mean + margin, n)
+
+
+def _own_deviation(pairs: Sequence[tuple[Row, Row]], metric: str) -> float:
+    ends = [(row.metrics[metric]["low"], row.metrics[metric]["high"]) for pair in pairs for row in pair]
+    widths = [(high - low) / (2 * _NORMAL) for low, high in ends if low is not None and high is not None]
+    return math.sqrt(2 * statistics.fmean(width**2 for width in widths)) if widths else 0.0
+
+
+@torch.no_grad()
+def _paired_deviation(pairs: Sequence[tuple[Row, Row]], metric: str, blocks: Callable[[Row], Blocks]) -> float:
+    """The standard deviation, over resampled test samples, of the mean difference; 0 for what has no blocks."""
+    total: dict[str, torch.Tensor] = {}
+    weights: torch.Tensor | None = None
+    for pair in pairs:
+        one, other = map(blocks, pair)
+        check_same_units(one, other)
+        if weights is None:
+            weights = poisson_weights(one, REPLICATES, 0)
+        _add(total, one.totals(weights).metrics(), other.totals(weights).metrics())
+    return float(total[metric].std()) / len(pairs) if metric in total else 0.0
 
 
 def _beyond(t: float, freedom: int) -> float:

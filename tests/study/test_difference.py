@@ -1,0 +1,62 @@
+"""The difference of two methods: its interval knows of seeds and of samples, and that the samples are the same."""
+
+import statistics
+
+import pytest
+import torch
+
+from acls.predictions import Predictions
+from acls.study.ranking import difference
+from acls.study.runs import evaluated, numbers
+from acls.study.store import Row
+
+
+def study(shifts, seeds=4, n=1500):
+    """Rows and blocks of methods whose logits are those of one network, stretched, with a little noise a seed."""
+    random = torch.Generator().manual_seed(5)
+    labels = torch.randint(6, (n,), generator=random)
+    base = 1.5 * torch.nn.functional.one_hot(labels, 6) + torch.randn(n, 6, generator=random)
+    rows, counted = {}, {}
+    for name, stretch in shifts.items():
+        for seed in range(seeds):
+            scores = stretch * base + 0.05 * torch.randn(n, 6, generator=random)
+            found = evaluated(Predictions(scores, labels, "logits"))
+            row = Row(name, seed, "r", "none", "test", n, numbers(found.worth(200)), {}, 0.0, f"{name}-{seed}", {})
+            rows.setdefault(name, []).append(row)
+            counted[row.run] = found.blocks
+    return rows, lambda row: counted[row.run]
+
+
+def test_pairing_narrows_the_interval_and_keeps_the_difference():
+    rows, blocks = study({"a": 1.0, "b": 1.1})
+    loose, tight = (difference(rows["a"], rows["b"], "ece", found) for found in (None, blocks))
+    means = [statistics.fmean(row.metrics["ece"]["value"] for row in rows[name]) for name in ("a", "b")]
+    assert tight.value == loose.value == pytest.approx(means[0] - means[1])
+    assert tight.high - tight.low < 0.7 * (loose.high - loose.low)
+
+
+def test_the_sign_is_that_of_a_clear_difference_only():
+    rows, blocks = study({"a": 1.0, "same": 1.0, "shouts": 4.0})
+    assert difference(rows["shouts"], rows["a"], "ece", blocks).sign == 1
+    assert difference(rows["a"], rows["shouts"], "ece", blocks).sign == -1
+    assert difference(rows["a"], rows["same"], "ece", blocks).sign == 0
+
+
+def test_the_samples_share_is_that_of_drawing_new_test_sets():
+    """Known truth: the spread of the difference over test sets that are really drawn anew."""
+    drawn = []
+    for seed in range(150):
+        random = torch.Generator().manual_seed(seed)
+        labels = torch.randint(6, (1500,), generator=random)
+        base = 1.5 * torch.nn.functional.one_hot(labels, 6) + torch.randn(1500, 6, generator=random)
+        both = [evaluated(Predictions(s * base, labels, "logits")).suite.summary()["ece"] for s in (4.0, 1.5)]
+        drawn.append(both[0] - both[1])
+    rows, blocks = study({"a": 4.0, "b": 1.5})
+    found = difference(rows["a"], rows["b"], "ece", blocks)
+    assert (found.high - found.low) / (2 * 1.96) == pytest.approx(statistics.stdev(drawn), rel=0.35)
+
+
+def test_methods_without_a_seed_in_common_have_no_difference():
+    rows, blocks = study({"a": 1.0, "b": 1.1}, seeds=2)
+    assert difference(rows["a"][:1], rows["b"][1:], "ece", blocks) is None
+    assert difference(rows["a"], rows["b"], "nothing", blocks) is None
