@@ -24,6 +24,7 @@ COMMANDS = {
     "apply": "apply a saved calibrator to predictions",
     "compare": "train and compare methods over seeds, or compare saved predictions",
     "report": "write a page with verdict, tables and diagrams of runs, studies or predictions",
+    "share": "copy a study without its weights, to send or publish",
     "reproduce": "reproduce a table or figure of the paper, with a verdict on each claim",
     "tune": "search settings for the least ECE at an accuracy floor, on the validation part",
     "advise": "say which epoch of a run to keep, by which rule",

@@ -1,0 +1,38 @@
+"""Copy a study without its weights, small enough to send or to publish: the page, tables and figures come out of it.
+
+Outputs are kept in half precision, numbers as they were measured, and of where the data was only the file's name.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+EXAMPLE = """\
+examples:
+  acls share studies/cifar10_mini shared/cifar10_mini
+  acls share studies/voc_mini shared/voc_mini --no-outputs
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument("study", metavar="STUDY", help="folder that acls compare wrote")
+    parser.add_argument("out", metavar="OUT", help="folder for the copy")
+    parser.add_argument(
+        "--no-outputs", action="store_true", help="numbers only: the page will have tables but no diagrams"
+    )
+    parser.add_argument("--quiet", action="store_true", help="do not say which run is copied")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Copy, and say what there is."""
+    import sys
+    from pathlib import Path
+
+    from acls.study.share import share
+
+    told = (lambda _: None) if args.quiet else (lambda run: print(run, file=sys.stderr))
+    count = share(args.study, args.out, outputs=not args.no_outputs, progress=told)
+    size = sum(file.stat().st_size for file in Path(args.out).rglob("*") if file.is_file())
+    print(f"{count} runs, {size / 1e6:.1f} MB: {args.out}; acls report {args.out} writes the page")
+    return 0
