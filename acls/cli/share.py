@@ -21,18 +21,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-outputs", action="store_true", help="numbers only: the page will have tables but no diagrams"
     )
-    parser.add_argument("--quiet", action="store_true", help="do not say which run is copied")
 
 
 def run(args: argparse.Namespace) -> int:
     """Copy, and say what there is."""
-    import sys
     from pathlib import Path
 
     from acls.study.share import share
 
-    told = (lambda _: None) if args.quiet else (lambda run: print(run, file=sys.stderr))
-    count = share(args.study, args.out, outputs=not args.no_outputs, progress=told)
+    count = share(args.study, args.out, outputs=not args.no_outputs)
     size = sum(file.stat().st_size for file in Path(args.out).rglob("*") if file.is_file())
     print(f"{count} runs, {size / 1e6:.1f} MB: {args.out}; acls report {args.out} writes the page")
     return 0

@@ -131,6 +131,15 @@ class Gathered:
         return logits, target, number
 
 
+def check_file(path: str | os.PathLike[str] | None) -> None:
+    """Raise where predictions could not be written under such a name, before there are any to lose."""
+    if path is not None:
+        with tempfile.TemporaryDirectory() as folder:
+            Predictions(torch.zeros(1, 2), torch.zeros(1, dtype=torch.int64), "logits").save(
+                Path(folder) / Path(path).name
+            )
+
+
 def sample_numbers(sampler: Any, sharing: tuple[type[Any], ...], seen: int, count: int) -> tuple[Tensor, Tensor]:
     """The numbers of this process's next ``count`` samples in the data set, and which of them are no padding.
 

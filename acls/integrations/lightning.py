@@ -23,7 +23,7 @@ from torch.utils.data import DistributedSampler
 
 from acls.errors import InputError
 from acls.integrations import importing
-from acls.integrations.gather import KEEP, Gathered, sample_numbers
+from acls.integrations.gather import KEEP, Gathered, check_file, sample_numbers
 from acls.integrations.hooks import LossHooks, find_loss, predictions_of
 from acls.losses import Epoch, Loss
 from acls.metrics.bins import BINS
@@ -61,6 +61,7 @@ class CalibrationCallback(Callback):
         report: str | os.PathLike[str] | None = None,
         keep: int = KEEP,
     ) -> None:
+        check_file(save)
         self.prefix, self.bins, self.ignore_index = prefix, bins, ignore_index
         self.save, self.report, self.keep = save, report, keep
         self.last: Gathered | None = None

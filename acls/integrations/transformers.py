@@ -27,7 +27,7 @@ from torch import Tensor
 
 from acls.errors import InputError
 from acls.integrations import importing
-from acls.integrations.gather import KEEP, Gathered
+from acls.integrations.gather import KEEP, Gathered, check_file
 from acls.integrations.hooks import LossHooks, predictions_of
 from acls.losses import CE, Epoch, Loss
 from acls.metrics.bins import BINS
@@ -163,6 +163,7 @@ class CalibrationCallback(TrainerCallback):
                 "which predictions? Pass the metrics too, as in metrics = compute_metrics(); "
                 "Trainer(..., compute_metrics=metrics, callbacks=[CalibrationCallback(metrics=metrics, save=...)])"
             )
+        check_file(save)
         self.metrics, self.val_dataset, self.save, self.report = metrics, val_dataset, save, report
         if metrics is not None and (save is not None or report is not None) and not metrics.keep:
             metrics.keep = KEEP

@@ -1,10 +1,9 @@
-"""A study to send or to publish: all that tables, figures and the page are made of, without weights and private paths."""
+"""A study to send or publish: all that tables, figures and the page are made of, without weights and private paths."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any
@@ -22,13 +21,7 @@ HALF = 60_000.0
 """Scores up to here are kept in half precision, whose largest number is 65,504."""
 
 
-def share(
-    folder: str | Path,
-    out: str | Path,
-    *,
-    outputs: bool = True,
-    progress: Callable[[str], None] = lambda run: None,
-) -> int:
+def share(folder: str | Path, out: str | Path, *, outputs: bool = True) -> int:
     """Copy a study into another folder, and return how many runs it has.
 
     Of each run there are its recipe, its curve, its calibrators and, unless told otherwise, its test outputs in half
@@ -46,7 +39,6 @@ def share(
     Store(out, create=True).add(*map(_public, rows))
     runs = dict.fromkeys(row.run for row in rows)
     for run in runs:
-        progress(run)
         _copy(RunFolder(store.folder / run), RunFolder(out / run), outputs)
     return len(runs)
 
@@ -71,9 +63,8 @@ def _copy(run: RunFolder, to: RunFolder, outputs: bool) -> None:
         shutil.copyfile(file, to.path / file.name)
     environment = run.path / "environment.json"
     if environment.is_file():
-        write_text(
-            to.path / environment.name, json.dumps(_anonymous(json.loads(environment.read_text())), indent=2) + "\n"
-        )
+        told = _anonymous(json.loads(environment.read_text(encoding="utf-8")))
+        write_text(to.path / environment.name, json.dumps(told, indent=2) + "\n")
     if (run.path / "calibrators").is_dir():
         shutil.copytree(run.path / "calibrators", to.path / "calibrators", dirs_exist_ok=True)
     if outputs:

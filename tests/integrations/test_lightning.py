@@ -168,6 +168,11 @@ def test_a_missing_index_is_told_with_the_way_out(tmp_path):
         trainer(tmp_path, CalibrationCallback()).fit(NoIndex(Patra(), returns=True), *loaders())
 
 
+def test_a_file_that_cannot_be_written_is_told_before_training():
+    with pytest.raises(InputError, match=r"\.npz"):
+        CalibrationCallback(save="val.txt")
+
+
 def test_a_step_without_predictions_is_told_before_training(tmp_path):
     class Silent(Net):
         def validation_step(self, batch, i):

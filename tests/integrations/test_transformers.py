@@ -240,6 +240,8 @@ def test_what_is_missing_is_told_with_the_way_out(tmp_path):
         trainer(tmp_path, model(), loss, callbacks=[CalibrationCallback(loss)]).train()
     with pytest.raises(InputError, match="metrics = compute_metrics"):
         CalibrationCallback(loss, save=tmp_path / "val.npz")
+    with pytest.raises(InputError, match=r"\.npz"):
+        CalibrationCallback(loss, metrics=compute_metrics(), save=tmp_path / "val.txt")
     with pytest.raises(InputError, match="two different token ids"):
         compute_loss_func(acls.CE(), answers=[5])
     with pytest.raises(InputError, match="reduction="):

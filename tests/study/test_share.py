@@ -72,5 +72,5 @@ def test_what_cannot_be_is_refused(study, tmp_path):
 
 def test_the_command_says_what_there_is_and_can_be_repeated(study, tmp_path, capsys):
     for _ in range(2):
-        assert main(["share", str(study), str(tmp_path / "copy"), "--quiet"]) == 0
+        assert main(["share", str(study), str(tmp_path / "copy")]) == 0
         assert "4 runs" in capsys.readouterr().out
