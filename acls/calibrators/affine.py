@@ -7,7 +7,7 @@ a ridge on them pulls towards temperature scaling. The problem is convex and, th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -23,7 +23,7 @@ MOST_JUDGED = 2**19
 """Elements of logits on which strengths are compared, in float32."""
 HELD_IN_DOUBLE = 2**24
 """Elements up to which the features are kept in float64; beyond they are made anew in each pass."""
-STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 """Ridge strengths that cross-validation chooses from."""
 WHITEN_UP_TO = 1000
 """With more values than this the solver scales each by itself instead of by the whole Hessian."""
@@ -34,9 +34,8 @@ SAMPLE = 4096
 Strength = tuple[float, float]
 """The ridge on the diagonal and the bias, and on the rest."""
 Chunks = Iterable[tuple[Tensor, Tensor]]
-Features = Callable[[Tensor], Tensor]
-"""What is mapped, of logits."""
 Unwhiten = Callable[[Tensor, bool], Tensor]
+"""From coordinates in which the Hessian is near one to values; transposed, gradients back."""
 
 
 class Design(ABC):
@@ -48,7 +47,7 @@ class Design(ABC):
     size: int
 
     @abstractmethod
-    def penalty(self, strength: Strength, n: float) -> Tensor:
+    def penalty(self, strength: Strength, n: int) -> Tensor:
         """Return the ridge on each value; it grows with the number of values for each row, as overfitting does."""
 
     @abstractmethod
@@ -75,7 +74,7 @@ class Diagonal(Design):
         super().__init__(n_classes)
         self.size = 2 * n_classes
 
-    def penalty(self, strength: Strength, n: float) -> Tensor:
+    def penalty(self, strength: Strength, n: int) -> Tensor:
         return torch.full((self.size,), strength[0] * self.n_classes / n, dtype=torch.float64)
 
     def shift(self, values: Tensor, x: Tensor) -> Tensor:
@@ -110,7 +109,7 @@ class Full(Design):
         super().__init__(n_classes)
         self.size = n_classes * (n_classes + 1)
 
-    def penalty(self, strength: Strength, n: float) -> Tensor:
+    def penalty(self, strength: Strength, n: int) -> Tensor:
         k = self.n_classes
         ridge = torch.full((k, k + 1), strength[1] * k * (k - 1) / n, dtype=torch.float64)
         ridge[:, k] = strength[0] * k / n
@@ -153,7 +152,7 @@ class LowRank(Design):
         self.rank = directions.shape[1]
         self.size = 2 * self.n_classes + self.rank**2
 
-    def penalty(self, strength: Strength, n: float) -> Tensor:
+    def penalty(self, strength: Strength, n: int) -> Tensor:
         k, r = self.n_classes, self.rank
         ridge = torch.full((self.size,), strength[0] * k / n, dtype=torch.float64)
         ridge[2 * k :] = strength[1] * r * r / n
@@ -195,8 +194,6 @@ def main_directions(features: Tensor, rank: int) -> Tensor:
 class Fitted:
     """An affine map ``W x + b`` of the features as they came, and how its fit went."""
 
-    features: int
-    """Which of the features on offer were taken."""
     weight: Tensor
     """``(K, K)``, or the diagonal ``(K,)``."""
     bias: Tensor
@@ -206,132 +203,98 @@ class Fitted:
 
 
 def fit_affine(
-    rows: Rows, make_design: Callable[[Tensor], Design], features: Sequence[Features], strength: float | None
+    rows: Rows,
+    make_design: Callable[[Tensor], Design],
+    features: Callable[[Tensor], Tensor],
+    strength: float | None,
 ) -> Fitted:
-    """Fit an affine map of features to rows; without a strength cross-validation chooses it.
-
-    It also chooses between features: the first are taken unless the held-out NLL of others is clearly less.
-    """
+    """Fit an affine map of features to rows; without a strength cross-validation chooses it."""
     start = solve(rows)
     some = rows.all()[0] if rows.held else rows.first()[0]
     # At the boundary the temperature says nothing about the scale of the logits.
     scale = 1 / float(some.double().std().clamp(min=1e-30)) if start.at_boundary else start.beta
+    design = make_design(features(some[:: max(1, len(some) // SAMPLE)]).double() * scale)
 
-    def design_of(which: Features) -> Design:
-        return make_design(which(some[:: max(1, len(some) // SAMPLE)]).double() * scale)
+    def scaled(logits: Tensor) -> Tensor:
+        return features(logits.double()) * scale
 
-    def scaled(which: Features) -> Features:
-        return lambda logits: which(logits.double()) * scale
-
-    taken, chosen = 0, (1.0, 1.0) if strength is None else (strength, strength)
-    if strength is None:
-        tried = [_choose_strength(design_of(which), _make_folds(rows, scaled(which))) for which in features]
-        for i, choice in enumerate(tried):
-            if choice.clearly_below(tried[taken]):
-                taken = i
-        chosen = tried[taken].strength
-    design = design_of(features[taken])
-    data: Chunks = _Scaled(rows, scaled(features[taken]))
+    chosen = _choose_strength(design, _fold_chunks(rows, scaled)) if strength is None else (strength, strength)
+    data: Chunks = _Scaled(rows, scaled)
     if rows.held and some.numel() <= HELD_IN_DOUBLE:
         data = list(data)
     solution = minimize(design, data, chosen)
     weight, bias = design.matrix(solution.values)
     eye = torch.eye(design.n_classes, dtype=torch.float64, device=weight.device)
     weight = (weight + (1 if weight.ndim == 1 else eye)) * scale
-    return Fitted(taken, weight, bias, chosen, solution.gap, start.at_boundary or not solution.converged)
+    return Fitted(weight, bias, chosen, solution.gap, start.at_boundary or not solution.converged)
 
 
 class _Scaled:
     """The features of rows that are read anew in each pass."""
 
-    def __init__(self, rows: Rows, scaled: Features) -> None:
+    def __init__(self, rows: Rows, scaled: Callable[[Tensor], Tensor]) -> None:
         self._rows, self._scaled = rows, scaled
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         return ((self._scaled(logits), labels) for logits, labels in self._rows)
 
 
-@dataclass(frozen=True)
-class Folds:
-    """The data to choose a strength on, in parts of which each is left out once."""
-
-    parts: list[Chunks]
-    stands_for: float
-    """How many rows of all data each row here stands for, as the ridge is one for each row."""
-
-
-def _make_folds(rows: Rows, scaled: Features) -> Folds:
-    """Deal out the rows, or a part of them where they are many: from every group some, to see all groups."""
+def _fold_chunks(rows: Rows, scaled: Callable[[Tensor], Tensor]) -> list[Chunks]:
+    """Return the folds to choose a strength on: all rows, or, as a strength is one for each row, a part of them."""
     logits, labels = rows.all()
-    fold, group = rows.folds(FOLDS), rows.groups()
-    step = -(-logits.numel() // MOST_JUDGED)  # the order depends on the content of the rows, so a step draws at random
-    kept = slice(None, None, step)
-    # Fewer rows of the same groups say about as much; fewer groups say less, and fewer rows are to be held back less.
-    stands_for = step * group[kept].unique().numel() / group.unique().numel()
-    logits, labels, fold = logits[kept], labels[kept], fold[kept]
+    parts = -(-logits.numel() // MOST_JUDGED)
+    fold = rows.folds(FOLDS * parts)
     own = [fold == i for i in range(FOLDS)]
-    return Folds([list(chunks(scaled(logits[one]).float(), labels[one])) for one in own if one.any()], stands_for)
+    return [list(chunks(scaled(logits[one]).float(), labels[one])) for one in own if one.any()]
 
 
-@dataclass(frozen=True)
-class Choice:
-    """A strength, and the held-out NLL of each fold under it."""
-
-    strength: Strength
-    losses: Tensor
-
-    def clearly_below(self, other: Choice) -> bool:
-        """Whether its losses are below the other's by more than two standard errors over the folds."""
-        gain = other.losses - self.losses
-        return len(gain) > 1 and float(gain.mean()) > 2 * float(gain.std()) / len(gain) ** 0.5
-
-
-def _choose_strength(design: Design, folds: Folds) -> Choice:
+def _choose_strength(design: Design, folds: list[Chunks]) -> Strength:
     """Choose by cross-validation: first for the diagonal and the bias alone, then for the rest beside them."""
-    if len(folds.parts) < 2:
-        return Choice((1.0, 1.0), torch.zeros(0))
+    if len(folds) < 2:
+        return 1.0, 1.0
     few = Diagonal(design.n_classes)
-    choice = _walk(few, folds, lambda strength: (strength, strength))
+    diagonal = _walk(lambda strength, starts: _held_out(few, folds, (strength, strength), starts))
     if isinstance(design, Diagonal):
-        return choice
-    diagonal = choice.strength[0]
-    return _walk(design, folds, lambda strength: (diagonal, strength))
+        return diagonal, diagonal
+    return diagonal, _walk(lambda strength, starts: _held_out(design, folds, (diagonal, strength), starts))
 
 
-def _walk(design: Design, folds: Folds, strength: Callable[[float], Strength]) -> Choice:
+def _walk(held_out: Callable[[float, list[Tensor]], float]) -> float:
     """Go from strength 1 to where the held-out NLL is less, as long as it falls."""
-    sizes = torch.tensor([sum(len(labels) for _, labels in part) for part in folds.parts], dtype=torch.float64)
-    tried: dict[int, Tensor] = {}
-    starts: list[Tensor | None] = [None] * len(folds.parts)
+    losses: dict[int, float] = {}
+    starts: list[Tensor] = []
 
     def loss(at: int) -> float:
-        if at not in tried:
-            tried[at] = _held_out(design, folds, strength(STRENGTHS[at]), starts)
-        return float((tried[at] * sizes).sum())
+        if at not in losses:
+            losses[at] = held_out(STRENGTHS[at], starts)
+        return losses[at]
 
     at = STRENGTHS.index(1.0)
     for direction in (1, -1):
         while 0 <= at + direction < len(STRENGTHS) and loss(at + direction) < loss(at):
             at += direction
-    return Choice(strength(STRENGTHS[at]), tried[at])
+    return STRENGTHS[at]
 
 
-def _held_out(design: Design, folds: Folds, strength: Strength, starts: list[Tensor | None]) -> Tensor:
+def _held_out(design: Design, folds: list[Chunks], strength: Strength, starts: list[Tensor]) -> float:
     """Return the NLL of each fold under the fit to the others; ``starts`` holds the last fits, where the next start."""
+    total, n = 0.0, 0
     unwhiten: Unwhiten | None = None
-    losses = []
-    for i, part in enumerate(folds.parts):
-        rest = [chunk for j, other in enumerate(folds.parts) if j != i for chunk in other]
+    for i, fold in enumerate(folds):
+        rest = [chunk for j, other in enumerate(folds) if j != i for chunk in other]
+        start = starts[i] if len(starts) > i else None
         # The folds' Hessians differ little: the first one's whitens all.
-        solution = minimize(design, rest, strength, starts[i], folds.stands_for, 1e-7, unwhiten)
+        solution = minimize(design, rest, strength, start, enough=1e-7, unwhiten=unwhiten)
         values, unwhiten = solution.values, solution.unwhiten
-        total, n = 0.0, 0
-        for x, labels in part:
-            total += float(cross_entropy(x + design.shift(values.to(x.dtype), x), labels, reduction="sum"))
-            n += len(labels)
-        losses.append(total / n)
-        starts[i] = values
-    return torch.tensor(losses, dtype=torch.float64)
+        total += sum(
+            float(cross_entropy(x + design.shift(values.to(x.dtype), x), labels, reduction="sum")) for x, labels in fold
+        )
+        n += sum(len(labels) for _, labels in fold)
+        if len(starts) > i:
+            starts[i] = values
+        else:
+            starts.append(values)
+    return total / n
 
 
 @dataclass(frozen=True)
@@ -350,7 +313,6 @@ def minimize(
     data: Chunks,
     strength: Strength,
     start: Tensor | None = None,
-    stands_for: float = 1.0,
     enough: float = 1e-13,
     unwhiten: Unwhiten | None = None,
 ) -> Solution:
@@ -360,7 +322,7 @@ def minimize(
     """
     first = next(iter(data))[0]
     n = sum(len(labels) for _, labels in data)
-    ridge = design.penalty(strength, n * stands_for).to(first.device)
+    ridge = design.penalty(strength, n).to(first.device)
     origin = torch.zeros(design.size, dtype=torch.float64, device=first.device) if start is None else start
     unwhiten = unwhiten or _whitening(design, data, origin, ridge)
 

@@ -32,7 +32,7 @@ class Matrix(Affine):
         choose("structure", self.structure, ("auto", "full", "low-rank"))
 
     def _fit(self, rows: Rows) -> Outcome:
-        return self._learn_map(rows, fit_affine(rows, self._design, [self._features], self.strength))
+        return self._learn_map(rows, fit_affine(rows, self._design, self._features, self.strength))
 
     def _design(self, x: Tensor) -> Design:
         n_classes = x.shape[1]

@@ -105,10 +105,6 @@ class Rows:
         rank = totals.argsort(stable=True).argsort(stable=True)
         return (rank % n)[group]
 
-    def groups(self) -> Tensor:
-        """Return the group of each row of `all`: its map, or what ``group`` said."""
-        return self._in_order()[2]
-
     def sample_folds(self, n: int) -> Tensor:
         """Assign each sample or map, in the order they came, a fold 0..n-1, by its content."""
         assert self._held is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import field
 
 import torch
@@ -13,10 +12,6 @@ from acls.calibrators.base import Calibrator, Outcome
 from acls.calibrators.rows import Rows
 from acls.errors import InputError
 from acls.modules import choose
-
-FEATURES: dict[str, Callable[[Tensor], Tensor]] = {"logits": lambda z: z, "log_probs": lambda z: z.log_softmax(1)}
-SPACES = tuple(FEATURES)
-"""Logits first: they are taken unless log-probabilities are clearly better."""
 
 
 class Affine(Calibrator):
@@ -51,41 +46,32 @@ class Affine(Calibrator):
 class Vector(Affine):
     """Scale and shift each class's logit: ``softmax(w * z + b)``. (Guo et al., ICML 2017)
 
-    ``space="log_probs"`` scales log-probabilities in place of logits: ``softmax(w * log p + b)``. A constant added to a
-    row's logits then changes nothing, but no layer can hold the map. The default, ``"auto"``, takes them only where
-    the held-out NLL is clearly less for it, by two standard errors over the folds; with a ``strength`` given nothing
-    is cross-validated, and it is ``"logits"``.
+    ``space="log_probs"`` scales log-probabilities in place of logits, as libraries that take probabilities do:
+    ``softmax(w * log p + b)``. A constant added to a row's logits then changes nothing, but no layer can hold the map.
     """
 
     paper = "Guo et al., ICML 2017"
 
-    space: str = "auto"
-
-    normalised: Tensor = field(init=False)
-    """1 where log-probabilities are scaled, 0 where logits are: the share of a row's logsumexp that is taken off."""
+    space: str = "logits"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        choose("space", self.space, ("auto", *SPACES))
+        choose("space", self.space, ("logits", "log_probs"))
 
     def _fit(self, rows: Rows) -> Outcome:
-        auto = SPACES if self.strength is None else SPACES[:1]
-        spaces = auto if self.space == "auto" else (self.space,)
-        fitted = fit_affine(rows, lambda x: Diagonal(x.shape[1]), [FEATURES[name] for name in spaces], self.strength)
-        self._learn(rows.first()[0], normalised=torch.tensor(float(spaces[fitted.features] == "log_probs")))
-        return self._learn_map(rows, fitted)
+        return self._learn_map(rows, fit_affine(rows, lambda x: Diagonal(x.shape[1]), self._features, self.strength))
+
+    def _features(self, logits: Tensor) -> Tensor:
+        return logits if self.space == "logits" else logits.log_softmax(1)
 
     def _transform(self, rows: Tensor) -> Tensor:
-        # A factor in place of a branch, which an exported program could not take by its values.
-        features = rows - self.normalised * rows.logsumexp(1, keepdim=True)
-        return (features * self.weight + self.bias).log_softmax(1)
+        return (self._features(rows) * self.weight + self.bias).log_softmax(1)
 
     def _reset(self, like: Tensor) -> None:
-        classes = like.shape[1]
-        self._learn(like, weight=torch.ones(classes), bias=torch.zeros(classes), normalised=torch.zeros(()))
+        self._learn(like, weight=torch.ones(like.shape[1]), bias=torch.zeros(like.shape[1]))
 
     def affine(self) -> tuple[Tensor, Tensor]:
-        if self.normalised:
+        if self.space != "logits":
             raise InputError(
                 "this Vector scales log-probabilities, so no layer can hold it: fit Vector(space='logits') to fold it, "
                 "or put it behind the model by export(model, calibrator, ...)"

@@ -115,6 +115,17 @@ def test_vector_recovers_its_map():
     assert torch.allclose(fitted.bias - fitted.bias.mean(), b - b.mean(), atol=0.1)
 
 
+def test_vector_of_log_probabilities_does_not_see_what_is_added_to_a_row():
+    logits, _ = well_calibrated(n=40_000, k=4)
+    w, b = torch.tensor([0.5, 1.0, 1.5, 2.0]), torch.tensor([0.5, -0.5, 0.0, 0.3])
+    truth = (w * logits.log_softmax(1) + b).softmax(1)
+    added = 5 * torch.randn(len(logits), 1, generator=torch.Generator().manual_seed(3))
+    fitted = Vector(space="log_probs").fit(logits + added, drawn(truth))
+    assert distance(fitted(logits), truth) < 0.01
+    assert torch.allclose(fitted(logits + added), fitted(logits), atol=1e-4)
+    assert distance(Vector().fit(logits + added, drawn(truth))(logits + added), truth) > 0.02
+
+
 @pytest.mark.parametrize("kind", [Matrix, Dirichlet])
 def test_matrix_and_dirichlet_recover_their_map(kind):
     logits, _ = well_calibrated(n=40_000, k=4)

@@ -61,6 +61,11 @@ def test_folding_a_map_that_is_not_affine_says_what_to_do(model):
         fold(model, fitted("Dirichlet"))
 
 
+def test_folding_a_vector_of_log_probabilities_names_the_one_that_can_be(model):
+    with pytest.raises(InputError, match=r"fit Vector\(space='logits'\)"):
+        fold(model, fitted("Vector", space="log_probs"))
+
+
 def test_folding_into_the_wrong_layer_is_found_out(x):
     model = nn.Sequential(nn.Linear(6, K), nn.ReLU(), nn.Linear(K, K)).eval()
     with pytest.raises(InputError, match="not what the model returns"):
