@@ -1,10 +1,11 @@
 """Post-hoc calibrators against the libraries that have them: time and log-loss, same data, one run.
 
-    python benchmarks/calibrators.py [--turns 5] [--no-affine]
+    python benchmarks/calibrators.py [--turns 5] [--only temperature|affine] [--networks resnet20,voc]
 
 Temperature: fits of (5000, 10) and (25000, 1000) logits, interleaved with the peers', best of several turns, in units
 of one forward cross-entropy. Vector, Matrix, Dirichlet: log-loss on the second half of real networks' outputs after a
-fit to the first, beside the best peer's. Exits with 1 if a target is missed.
+fit to the first, beside the best peer's, with the time of each fit; vector scaling of log-probabilities is held against
+the peer that scales those as well. Exits with 1 if a target is missed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import torch.nn.functional as F
 from timing import best_times
 from torch import Tensor
 
-from acls.calibrators import Dirichlet, Matrix, Temperature, Vector
+from acls.calibrators import Calibrator, Dirichlet, Matrix, Temperature, Vector
 from acls.vision import torchvision
 
 SHARED = Path(os.environ.get("ACLS_SHARED", Path(__file__).parents[2] / "shared")) / "data" / "logits"
@@ -49,17 +50,18 @@ class Data:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=5, help="turns of which the best time counts")
-    parser.add_argument("--no-affine", action="store_true", help="only temperature scaling")
+    parser.add_argument("--only", choices=("temperature", "affine"), help="one of the two comparisons")
+    parser.add_argument("--networks", default="", help="of the affine maps: networks whose name holds one of these")
     args = parser.parse_args()
     torchvision()  # before the peers import it themselves, as its build may not fit torch's
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
-    passed = [
-        compare_temperature(*small_logits(), turns=4 * args.turns),
-        compare_temperature(*large_logits(), turns=args.turns),
-    ]
-    if not args.no_affine:
-        passed.append(compare_affine())
+    passed = []
+    if args.only != "affine":
+        passed.append(compare_temperature(*small_logits(), turns=4 * args.turns))
+        passed.append(compare_temperature(*large_logits(), turns=args.turns))
+    if args.only != "temperature":
+        passed.append(compare_affine(args.networks.split(",")))
     return 0 if all(passed) else 1
 
 
@@ -204,33 +206,43 @@ def halved(name: str, logits: np.ndarray, labels: np.ndarray) -> Data:
     return Data(name, torch.from_numpy(logits), torch.from_numpy(labels).long(), len(labels) // 2)
 
 
-def compare_affine() -> bool:
+def compare_affine(wanted: list[str]) -> bool:
     if not SHARED.is_dir():
         print("\nSKIP Vector, Matrix, Dirichlet: no real logits; set ACLS_SHARED to their folder")
         return True
-    ours = {"Vector": Vector, "Matrix": Matrix, "Dirichlet": Dirichlet}
+    ours = {
+        "Vector": Vector(),
+        "Vector of log-probs": Vector(space="log_probs"),
+        "Matrix": Matrix(),
+        "Dirichlet": Dirichlet(),
+    }
     peers = {
         "Vector": ("probmetrics svs", "torch-uncertainty vector"),
+        "Vector of log-probs": ("probmetrics svs", "torch-uncertainty vector"),
         "Matrix": ("probmetrics sms", "torch-uncertainty matrix", "scikit-learn"),
         "Dirichlet": ("probmetrics sms", "torch-uncertainty dirichlet", "scikit-learn"),
     }
     losses: dict[str, list[float]] = {}
     seconds: dict[str, float] = {}
     errors: dict[str, list[float]] = {name: [] for name in ours}
-    for data in real_networks():
+    for data in (data for data in real_networks() if any(part in data.name for part in wanted)):
         each: dict[str, Tensor] = {}
-        for name, fit in {**{name: acls_fit(kind) for name, kind in ours.items()}, **affine_peers()}.items():
+        took: dict[str, float] = {}
+        for name, fit in {**{name: acls_fit(one) for name, one in ours.items()}, **affine_peers()}.items():
             start = time.perf_counter()
             log_probs = fit(data)
-            seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - start
+            took[name] = time.perf_counter() - start
+            seconds[name] = seconds.get(name, 0.0) + took[name]
             each[name] = F.nll_loss(log_probs.double().clamp(min=-50), data.labels[data.n :], reduction="none")
             losses.setdefault(name, []).append(float(each[name].mean()))
         for name in ours:
             best = min(peers[name], key=lambda peer: losses[peer][-1])
             apart = each[name] - each[best]
             errors[name].append(float(apart.mean()) / (float(apart.std()) / len(apart) ** 0.5))
-        told = "  ".join(f"{name} {values[-1]:.5f}" for name, values in losses.items())
+        told = "  ".join(f"{name} {values[-1]:.5f} ({took[name]:.1f} s)" for name, values in losses.items())
         print(f"{data.name}: {told}", flush=True)
+    if not losses:
+        raise SystemExit(f"no network's name holds any of {wanted}")
     print(f"\nlog-loss on the second half, mean over {len(errors['Vector'])} networks\n")
     for name, values in losses.items():
         print(f"{name:28}  {sum(values) / len(values):.5f}  {seconds[name]:8.1f} s")
@@ -247,9 +259,9 @@ def compare_affine() -> bool:
     return all(passed)
 
 
-def acls_fit(kind: type) -> Callable[[Data], Tensor]:
+def acls_fit(calibrator: Calibrator) -> Callable[[Data], Tensor]:
     def fit(data: Data) -> Tensor:
-        calibrator = kind().fit(data.logits[: data.n], data.labels[: data.n], group=data.group)
+        calibrator.fit(data.logits[: data.n], data.labels[: data.n], group=data.group)
         return calibrator(data.logits[data.n :])
 
     return fit
