@@ -12,6 +12,7 @@ from torch import Tensor
 
 from acls import distributed
 from acls.data.keyed import uniform
+from acls.errors import InputError
 from acls.metrics import Suite
 from acls.metrics.bins import BINS
 from acls.metrics.intervals import noise_floor
@@ -133,11 +134,14 @@ class Gathered:
 
 def check_file(path: str | os.PathLike[str] | None) -> None:
     """Raise where predictions could not be written under such a name, before there are any to lose."""
-    if path is not None:
-        with tempfile.TemporaryDirectory() as folder:
-            Predictions(torch.zeros(1, 2), torch.zeros(1, dtype=torch.int64), "logits").save(
-                Path(folder) / Path(path).name
-            )
+    if path is None:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        trial = Path(folder) / Path(path).name
+        try:
+            Predictions(torch.zeros(1, 2), torch.zeros(1, dtype=torch.int64), "logits").save(trial)
+        except InputError as error:
+            raise type(error)(str(error).replace(str(trial), os.fspath(path))) from None
 
 
 def sample_numbers(sampler: Any, sharing: tuple[type[Any], ...], seen: int, count: int) -> tuple[Tensor, Tensor]:
