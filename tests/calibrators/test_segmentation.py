@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn.functional import nll_loss
 
-from acls.calibrators import LTS, Selective, Temperature, judge
+from acls.calibrators import IBTS, LTS, Selective, Temperature, judge
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +22,7 @@ def voc(shared):
     return logits[first], labels[first], logits[~first], labels[~first]
 
 
-@pytest.mark.parametrize("calibrator", [LTS(steps=20), Selective()], ids=repr)
+@pytest.mark.parametrize("calibrator", [LTS(steps=20), IBTS(steps=20), Selective()], ids=repr)
 def test_unseen_images_are_no_worse_for_it(voc, calibrator):
     """The network is well calibrated, so nothing is to be gained; nothing may be lost beyond the noise of images."""
     z, y, unseen, truth = voc
@@ -33,7 +33,7 @@ def test_unseen_images_are_no_worse_for_it(voc, calibrator):
     assert (calibrated.argmax(1) == unseen.argmax(1)).all()
 
 
-@pytest.mark.parametrize("calibrator", [LTS(steps=20), Selective()], ids=repr)
+@pytest.mark.parametrize("calibrator", [LTS(steps=20), IBTS(steps=20), Selective()], ids=repr)
 def test_an_overconfident_network_gets_better_on_unseen_images(voc, calibrator):
     z, y, unseen, truth = voc
     calibrated = calibrator.fit(3 * z, y)(3 * unseen)
