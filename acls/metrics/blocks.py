@@ -117,10 +117,11 @@ class Totals:
             classwise = self.classwise - center.classwise * growth[:, None, None]
         return Totals(torch.stack([count, confidence, right + expected * share], -1), None, classwise, self.bins)
 
-    def metrics(self) -> dict[str, Tensor]:
-        """The metrics by name, ``(R,)`` each."""
+    def metrics(self, *, smooth: bool = True) -> dict[str, Tensor]:
+        """The metrics by name, ``(R,)`` each; without SmoothECE, which takes longer than all others, if not wanted."""
         count, confidence, right = self.cells.unbind(-1)
-        found = cell_metrics(Cells(count, confidence, right), _bin_of_cells(self.bins, count), self.bins)
+        cells = Cells(count, confidence, right)
+        found = cell_metrics(cells, _bin_of_cells(self.bins, count), self.bins, smooth=smooth)
         n = count.sum(-1)
         if self.proper is not None:
             nll, brier, in_five = self.proper.unbind(-1)
@@ -130,10 +131,10 @@ class Totals:
         return found
 
 
-def cell_metrics(cells: Cells, bin_of_cell: Tensor, bins: int) -> dict[str, Tensor]:
+def cell_metrics(cells: Cells, bin_of_cell: Tensor, bins: int, *, smooth: bool = True) -> dict[str, Tensor]:
     """The metrics of the top label from cells ``(R, G)`` that each lie within one bin.
 
-    SmoothECE, by far the costliest, is there for the first 200 rows only.
+    SmoothECE, by far the costliest, is there for the first 200 rows only, and only if it is wanted.
     """
     rows = cells.count.shape[0]
     n = cells.n
@@ -142,8 +143,7 @@ def cell_metrics(cells: Cells, bin_of_cell: Tensor, bins: int) -> dict[str, Tens
         values.new_zeros(rows, bins).scatter_add_(1, index, values) for values in (cells.count, cells.residual)
     )
     gap = residual / samples.clamp(min=1)
-    few = Cells(*(part[:_SMOOTHED] for part in (cells.count, cells.confidence, cells.right)))
-    return {
+    found = {
         "accuracy": cells.right.sum(-1) / n,
         "ece": residual.abs().sum(-1) / n,
         "overconfidence": residual.clamp(min=0).sum(-1) / n,
@@ -152,8 +152,11 @@ def cell_metrics(cells: Cells, bin_of_cell: Tensor, bins: int) -> dict[str, Tens
         "rmsce": ((samples * gap**2).sum(-1) / n).sqrt(),
         "aece": adaptive_ece(cells, bins)[0],
         "ks": ks_error(cells)[0],
-        "smece": smooth_ece(few)[0],
     }
+    if smooth:
+        few = Cells(*(part[:_SMOOTHED] for part in (cells.count, cells.confidence, cells.right)))
+        found["smece"] = smooth_ece(few)[0]
+    return found
 
 
 def _cell_edges(bins: int, like: Tensor) -> Tensor:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from acls.metrics import Blocks
-from acls.study.ranking import Difference, difference
+from acls.study.ranking import Difference, Resampled, difference
 from acls.study.store import Row
 
 Verdict = Literal["reproduced", "not reproduced", "cannot be told at this n"]
@@ -38,8 +37,8 @@ class Judged:
 
 
 def judge(
-    claim: Claim, lower: Sequence[Row], higher: Sequence[Row], blocks: Callable[[Row], Blocks] | None = None
+    claim: Claim, lower: Sequence[Row], higher: Sequence[Row], resampled: Callable[[Row], Resampled] | None = None
 ) -> Judged | None:
     """Compare two methods' rows; None where they have no number of the same seed."""
-    found = difference(lower, higher, claim.metric, blocks)
+    found = difference(lower, higher, claim.metric, resampled)
     return None if found is None else Judged(claim, found)

@@ -10,7 +10,6 @@ from typing import Any
 
 from acls.calls import parse_calls
 from acls.errors import InputError
-from acls.metrics import Blocks
 from acls.metrics.intervals import REPLICATES
 from acls.options import override
 from acls.predictions import Predictions
@@ -19,6 +18,7 @@ from acls.reproduce.experiments import EMBEDDED, SMALL, Line
 from acls.study.engine import Engine
 from acls.study.methods import methods_of
 from acls.study.progress import Progress
+from acls.study.ranking import Resampled, resample
 from acls.study.runs import (
     NONE,
     Cell,
@@ -71,6 +71,7 @@ class Study:
     setup: Setup
     recipe: Recipe
     lines: Mapping[str, Line]
+    _resampled: dict[tuple[str, str, str], Resampled] = field(default_factory=dict, init=False, repr=False)
 
     def run(self) -> list[Failed]:
         """Train what is not trained yet."""
@@ -93,12 +94,15 @@ class Study:
         """The outputs behind a row, as the network gives them."""
         return Predictions.load(self.folder(row).predictions(split))
 
-    def blocks(self, row: Row) -> Blocks:
-        """The outputs behind a row, counted so that another's on the same samples can be compared."""
-        found = outputs(self._folder, row) if row.split == "test" else self.predictions(row, row.split)
-        counted = evaluated(found).blocks
-        assert counted is not None  # there are predictions
-        return counted
+    def resampled(self, row: Row) -> Resampled:
+        """The metrics behind a row on resampled samples, to compare it with others on the same samples."""
+        key = row.run, row.posthoc, row.split
+        if key not in self._resampled:
+            found = outputs(self._folder, row) if row.split == "test" else self.predictions(row, row.split)
+            counted = evaluated(found).blocks
+            assert counted is not None  # there are predictions
+            self._resampled[key] = resample(counted)
+        return self._resampled[key]
 
     def _remeasured(self, row: Row, line: Line, split: str) -> Row:
         if line.posthoc != NONE:

@@ -69,7 +69,7 @@ def _table(name: str, setup: Setup) -> Reproduced:
         rows = {label: study.rows(label, experiment.split) for label in experiment.lines}
         result.parts.append(f"## {study.recipe.name} (in the paper: {paper})")
         result.parts.append(_beside(experiment, paper, rows).markdown())
-        claimed = [judge(claim, rows[claim.lower], rows[claim.higher], study.blocks) for claim in experiment.claims]
+        claimed = [judge(claim, rows[claim.lower], rows[claim.higher], study.resampled) for claim in experiment.claims]
         judged = [one for one in claimed if one is not None]
         result.judged += [(study.recipe.name, one) for one in judged]
         result.parts.append(_verdicts(judged).markdown())

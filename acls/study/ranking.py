@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from acls.errors import InputError
 from acls.metrics import Blocks
 from acls.metrics.blocks import check_same_units
 from acls.metrics.intervals import REPLICATES, holm, poisson_weights
@@ -22,6 +23,8 @@ LEVEL = 0.05
 # Two-sided 97.5 % quantiles of Student's t by degrees of freedom; beyond, the normal's.
 _STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228}
 _NORMAL = 1.96
+_RESAMPLES = 400
+"""A standard deviation estimated from these is itself off by about 1 / √(2 · 400) = 3.5 %."""
 HIGHER_IS_BETTER = ("accuracy", "top5", "auroc", "miou", "miou_foreground")
 
 
@@ -71,7 +74,7 @@ def rank(rows: Sequence[Row], metrics: Sequence[str], blocks: Callable[[Row], Bl
                     if (posthoc, method) not in counted:
                         counted[posthoc, method] = {seed: blocks(row) for seed, row in by_method[method].items()}
                 pair = [[counted[posthoc, method][seed] for seed in common] for method in (best, second)]
-                tests[posthoc, best, second] = swap_test(*pair)
+                tests[posthoc, best, second] = swap_test(*pair, smooth="smece" in metrics)
             if metric not in tests[posthoc, best, second]:
                 continue
             differences = [values[best][seed] - values[second][seed] for seed in common]
@@ -83,12 +86,18 @@ def rank(rows: Sequence[Row], metrics: Sequence[str], blocks: Callable[[Row], Bl
 
 @torch.no_grad()
 def swap_test(
-    first: Sequence[Blocks], second: Sequence[Blocks], *, replicates: int = REPLICATES, seed: int = 0
+    first: Sequence[Blocks],
+    second: Sequence[Blocks],
+    *,
+    replicates: int = REPLICATES,
+    seed: int = 0,
+    smooth: bool = True,
 ) -> dict[str, float]:
     """For each metric the p-value of no difference, on average over seeds, for which the samples are to blame.
 
     If two methods were alike, swapping their predictions of random blocks of samples, in all seeds at once, would often
-    give as large a mean difference. With one seed it is the test of `acls.metrics.intervals.paired`.
+    give as large a mean difference. With one seed it is the test of `acls.metrics.intervals.paired`. SmoothECE takes
+    longer than all other metrics, so it is left out where nobody wants it.
     """
     random = torch.Generator().manual_seed(seed + 1)
     stay = (torch.rand(replicates, first[0].cells.shape[0], generator=random) < 0.5).double()
@@ -97,9 +106,9 @@ def swap_test(
     swapped: dict[str, torch.Tensor] = {}
     for one, other in zip(first, second, strict=True):
         check_same_units(one, other)
-        _add(observed, one.totals().metrics(), other.totals().metrics())
+        _add(observed, one.totals().metrics(smooth=smooth), other.totals().metrics(smooth=smooth))
         mine, theirs = one.totals(stay) + other.totals(go), other.totals(stay) + one.totals(go)
-        _add(swapped, mine.metrics(), theirs.metrics())
+        _add(swapped, mine.metrics(smooth=smooth), theirs.metrics(smooth=smooth))
     result = {}
     for name, value in observed.items():
         as_large = int((swapped[name].abs() >= value.abs() - 1e-15).sum())
@@ -137,16 +146,33 @@ class Difference:
         return (self.low > 0) - (self.high < 0)
 
 
+@dataclass(frozen=True)
+class Resampled:
+    """The metrics of one network on resampled test samples; networks on the same samples have the same resamples."""
+
+    metrics: Mapping[str, torch.Tensor]
+    """``(replicates,)`` each."""
+    units: torch.Tensor
+    """Samples in each block."""
+
+
+@torch.no_grad()
+def resample(blocks: Blocks) -> Resampled:
+    """Resample what was counted, SmoothECE apart."""
+    weights = poisson_weights(blocks, _RESAMPLES, 0)
+    return Resampled(blocks.totals(weights).metrics(smooth=False), blocks.cells[..., 0].sum(1))
+
+
 def difference(
-    first: Sequence[Row], second: Sequence[Row], metric: str, blocks: Callable[[Row], Blocks] | None = None
+    first: Sequence[Row], second: Sequence[Row], metric: str, resampled: Callable[[Row], Resampled] | None = None
 ) -> Difference | None:
     """Compare the rows of two methods, seed by seed and on the same samples; None where they have no seed in common.
 
     Two things make the difference uncertain, and their variances are added: the seeds, of which the spread of the
     differences tells (Student's t), and the test samples, of which resampling them for both methods and all seeds at
-    once tells. Without ``blocks``, which counts the predictions behind a row, the rows' own intervals stand in for the
-    latter, as if each method had been tested on samples of its own: wider. With one seed the first is not known, so
-    the interval is without end.
+    once tells. Without ``resampled``, which resamples the predictions behind a row, the rows' own intervals stand in
+    for the latter, as if each method had been tested on samples of its own: wider. With one seed the first is not
+    known, so the interval is without end.
     """
     mine, theirs = ({row.seed: row for row in rows} for rows in (first, second))
     values = [_values(rows, metric) for rows in (mine, theirs)]
@@ -159,7 +185,7 @@ def difference(
         return Difference(mean, -math.inf, math.inf, n)
     by_seeds = _STUDENT.get(n - 1, _NORMAL) * statistics.stdev(differences) / math.sqrt(n)
     pairs = [(mine[seed], theirs[seed]) for seed in common]
-    deviation = _own_deviation(pairs, metric) if blocks is None else _paired_deviation(pairs, metric, blocks)
+    deviation = _own_deviation(pairs, metric) if resampled is None else _paired_deviation(pairs, metric, resampled)
     margin = math.hypot(by_seeds, _NORMAL * deviation)
     return Difference(mean, mean - margin, mean + margin, n)
 
@@ -170,18 +196,17 @@ def _own_deviation(pairs: Sequence[tuple[Row, Row]], metric: str) -> float:
     return math.sqrt(2 * statistics.fmean(width**2 for width in widths)) if widths else 0.0
 
 
-@torch.no_grad()
-def _paired_deviation(pairs: Sequence[tuple[Row, Row]], metric: str, blocks: Callable[[Row], Blocks]) -> float:
-    """The standard deviation, over resampled test samples, of the mean difference; 0 for what has no blocks."""
-    total: dict[str, torch.Tensor] = {}
-    weights: torch.Tensor | None = None
+def _paired_deviation(pairs: Sequence[tuple[Row, Row]], metric: str, resampled: Callable[[Row], Resampled]) -> float:
+    """The standard deviation, over resampled test samples, of the mean difference; 0 for what has no resamples."""
+    total = torch.zeros(())
     for pair in pairs:
-        one, other = map(blocks, pair)
-        check_same_units(one, other)
-        if weights is None:
-            weights = poisson_weights(one, REPLICATES, 0)
-        _add(total, one.totals(weights).metrics(), other.totals(weights).metrics())
-    return float(total[metric].std()) / len(pairs) if metric in total else 0.0
+        one, other = map(resampled, pair)
+        if not torch.equal(one.units, other.units):
+            raise InputError(f"{pair[0].method} and {pair[1].method} were not tested on the same samples")
+        if metric not in one.metrics or metric not in other.metrics:
+            return 0.0
+        total = total + one.metrics[metric] - other.metrics[metric]
+    return float(total.std()) / len(pairs)
 
 
 def _beyond(t: float, freedom: int) -> float:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from acls.predictions import Predictions
-from acls.study.ranking import difference
+from acls.study.ranking import difference, resample
 from acls.study.runs import evaluated, numbers
 from acls.study.store import Row
 
@@ -24,7 +24,7 @@ def study(shifts, seeds=4, n=1500):
             row = Row(name, seed, "r", "none", "test", n, numbers(found.worth(200)), {}, 0.0, f"{name}-{seed}", {})
             rows.setdefault(name, []).append(row)
             counted[row.run] = found.blocks
-    return rows, lambda row: counted[row.run]
+    return rows, lambda row: resample(counted[row.run])
 
 
 def test_pairing_narrows_the_interval_and_keeps_the_difference():
