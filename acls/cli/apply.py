@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from acls.cli.inputs import NAMES, add_columns, columns_of, with_progress
+from acls.cli.output import add_output, say
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("calibrator", metavar="CALIBRATOR", help="what acls calibrate --out wrote")
     parser.add_argument("source", metavar="IN", help=".npz, .safetensors, .parquet, .csv; a folder or glob")
     parser.add_argument("out", metavar="OUT", help=".npz, .safetensors or .parquet to write")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    add_output(parser)
     add_columns(parser)
 
 
@@ -44,12 +45,13 @@ def run(args: argparse.Namespace) -> int:
     batches = open_batches(args.source, columns_of(args), ignore_index=args.ignore_index)
 
     def calibrated() -> Iterator[Predictions]:
-        for batch in with_progress(batches, f"reading {args.source}", quiet=args.quiet):
+        for batch in with_progress(batches, f"reading {args.source}", quiet=args.quiet or args.json):
             meta = {**batch.meta, "calibrator": repr(calibrator)}
             yield replace(batch, scores=calibrator(as_logits(batch)), kind="log_probs", meta=meta)
 
     save_batches(args.out, calibrated())
-    print(f"{args.out}: log-probabilities calibrated by {calibrator!r}")
+    told = {"file": args.out, "calibrator": repr(calibrator)}
+    say(args, told, f"{args.out}: log-probabilities calibrated by {calibrator!r}")
     return 0
 
 

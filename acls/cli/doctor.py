@@ -7,10 +7,12 @@ in another order, NaN, or a calibration set that overlaps with the test set. 2: 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from acls.cli.inputs import NAMES, add_columns, columns_of, with_progress
+from acls.cli.output import add_output, say
 
 if TYPE_CHECKING:
     from acls.doctor import Diagnosis, Finding
@@ -30,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--against", metavar="TESTFILE", help="a set, with the same names, that FILE must not overlap with"
     )
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    add_output(parser, quiet="no progress bar, no sentences: the exit code says it")
     add_columns(parser)
 
 
@@ -41,26 +43,34 @@ def run(args: argparse.Namespace) -> int:
 
     def look(path: str) -> Diagnosis:
         batches = open_batches(path, columns_of(args), ignore_index=args.ignore_index, check=False)
-        return examine(
-            with_progress(batches, f"reading {Path(path).name}", quiet=args.quiet), ignore_index=args.ignore_index
-        )
+        shown = with_progress(batches, f"reading {Path(path).name}", quiet=args.quiet or args.json)
+        return examine(shown, ignore_index=args.ignore_index)
 
     diagnosis = look(args.file)
     findings = list(diagnosis.findings)
     if args.against is not None:
         findings += compare(diagnosis, look(args.against), args.against)
-    _print(args.file, diagnosis, findings)
+    told = {
+        "file": args.file,
+        "n": diagnosis.n,
+        "kind": diagnosis.kind,
+        "classes": diagnosis.n_classes,
+        "accuracy": diagnosis.accuracy,
+        "confidence": diagnosis.confidence,
+        "findings": [{"level": finding.level, "sentence": finding.sentence} for finding in findings],
+    }
+    say(args, told, *_sentences(args.file, diagnosis, findings))
     return int(any(finding.level == "serious" for finding in findings))
 
 
-def _print(path: str, diagnosis: Diagnosis, findings: list[Finding]) -> None:
+def _sentences(path: str, diagnosis: Diagnosis, findings: list[Finding]) -> Iterator[str]:
     from acls.report.tables import paragraph
 
     if diagnosis.n:
         classes = f" of {diagnosis.n_classes} classes" if diagnosis.n_classes else ""
         sure = f", mean confidence {diagnosis.confidence:.2%}" if diagnosis.confidence <= 1 else ""
-        print(f"{path}: {diagnosis.n} rows, {diagnosis.kind}{classes}; accuracy {diagnosis.accuracy:.2%}{sure}")
+        yield f"{path}: {diagnosis.n} rows, {diagnosis.kind}{classes}; accuracy {diagnosis.accuracy:.2%}{sure}"
     for finding in findings:
-        print(paragraph(f"{finding.level}: {finding.sentence}"))
+        yield paragraph(f"{finding.level}: {finding.sentence}")
     if not findings:
-        print("nothing looks wrong")
+        yield "nothing looks wrong"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from acls.cli.output import add_output, say
 from acls.cli.settings import add_settings, settings_of
 from acls.data import DataOptions
 from acls.errors import InputError
@@ -27,6 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mc-samples", type=int, metavar="T", help="average T passes with dropout (default: as the run's recipe says)"
     )
+    add_output(parser)
     add_settings(
         parser, leaves(DataOptions, "data."), {"data": "data.name", "root": "data.root", "download": "data.download"}
     )
@@ -46,6 +48,8 @@ def run(args: argparse.Namespace) -> int:
     data = override(recipe.data, given)
     predictions = predict_run(path, part=args.part, data=data, passes=args.mc_samples)
     predictions.save(args.out)
-    accuracy = 100 * float(predictions.correct().float().mean())
-    print(f"{len(predictions):,} rows of {predictions.n_classes} classes, accuracy {accuracy:.2f} %: {args.out}")
+    accuracy = float(predictions.correct().float().mean())
+    said = f"{len(predictions):,} rows of {predictions.n_classes} classes, accuracy {100 * accuracy:.2f} %: {args.out}"
+    told = {"file": args.out, "n": len(predictions), "classes": predictions.n_classes, "accuracy": accuracy}
+    say(args, told, said)
     return 0

@@ -9,11 +9,18 @@ of the recipes can be changed, as in ``--epochs 5``.
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from acls.cli.output import add_output, say
 from acls.cli.settings import add_settings, settings_of
 from acls.errors import InputError, suggest
 from acls.options import leaves
 from acls.recipes import Recipe
+
+if TYPE_CHECKING:
+    from acls.reproduce.targets import Reproduced
 
 NAMES = ("table1", "table2", "table3", "table4", "table5", "table6", "tableA", "tableB",
          "figure1", "figure2", "figure3", "figureA", "statistics")  # fmt: skip
@@ -41,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engine", default="local", help="local, or ray for a cluster")
     parser.add_argument("--address", help="of the Ray cluster")
     parser.add_argument("--workers", type=int, help="runs at a time; by default one a core")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar, no tables")
+    add_output(parser, quiet="no progress bar, no tables")
     fixed = ("seed", "data.name", "data.root", "model.name")
     known = {name: leaf for name, leaf in leaves(Recipe).items() if name not in fixed and not name.startswith("loss.")}
     add_settings(parser, known, short={})
@@ -49,8 +56,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Work off the names in the order given."""
-    from pathlib import Path
-
     from acls.reproduce import Setup, reproduce
     from acls.study.engine import make_engine
 
@@ -73,13 +78,25 @@ def run(args: argparse.Namespace) -> int:
         roots=roots,
         seeds=tuple(range(1, args.seeds + 1)),
         settings=settings_of(args),
-        show=not args.quiet,
+        show=not (args.quiet or args.json),
     )
-    failed = False
+    results = []
     for name in names:
         result = reproduce(name, setup)
-        failed |= bool(result.failed)
-        if not args.quiet:
-            print(result.text())
-        print(f"{name}: {setup.out / f'{name}.md'}" + "".join(f", {file}" for file in result.files))
-    return int(failed)
+        results.append(result)
+        if not args.json:  # each as it is done: the next may take hours
+            if not args.quiet:
+                print(result.text())
+            print(f"{name}: {setup.out / f'{name}.md'}" + "".join(f", {file}" for file in result.files))
+    if args.json:
+        say(args, [_plain(result, setup.out) for result in results])
+    return int(any(result.failed for result in results))
+
+
+def _plain(result: Reproduced, out: Path) -> dict[str, object]:
+    claims = [
+        {"recipe": recipe, "claim": str(one.claim), "verdict": one.verdict, **asdict(one.difference)}
+        for recipe, one in result.judged
+    ]
+    files = [str(out / f"{result.name}.md"), *map(str, result.files)]
+    return {"name": result.name, "files": files, "claims": claims, "failed": [asdict(one) for one in result.failed]}

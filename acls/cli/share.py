@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 
+from acls.cli.output import add_output, say
+
 EXAMPLE = """\
 examples:
   acls share studies/cifar10_mini shared/cifar10_mini
@@ -21,6 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-outputs", action="store_true", help="numbers only: the page will have tables but no diagrams"
     )
+    add_output(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -31,5 +34,6 @@ def run(args: argparse.Namespace) -> int:
 
     count = share(args.study, args.out, outputs=not args.no_outputs)
     size = sum(file.stat().st_size for file in Path(args.out).rglob("*") if file.is_file())
-    print(f"{count} runs, {size / 1e6:.1f} MB: {args.out}; acls report {args.out} writes the page")
+    said = f"{count} runs, {size / 1e6:.1f} MB: {args.out}; acls report {args.out} writes the page"
+    say(args, {"folder": args.out, "runs": count, "bytes": size}, said)
     return 0

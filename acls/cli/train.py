@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from acls.cli.output import add_output, say
 from acls.cli.settings import add_settings, apply, read_loss_fields, settings_of
 from acls.errors import InputError, MissingExtra
 from acls.options import leaves
@@ -36,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="RUN", help="folder of the run (default: runs/RECIPE-LOSS-SEED)")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, from a few timed steps, and stop")
     parser.add_argument("--no-figures", action="store_true", help="draw no figures of the finished run")
-    parser.add_argument("--quiet", action="store_true", help="no progress")
+    add_output(parser, quiet="no progress, no numbers")
     add_settings(parser, leaves(Recipe))
     parser.set_defaults(takes_rest=True)
 
@@ -69,12 +70,12 @@ def _train(recipe: Recipe | None, args: argparse.Namespace) -> int:
 
     try:
         if recipe is None:
-            result = resume(args.resume, show=not args.quiet)
+            result = resume(args.resume, show=not (args.quiet or args.json))
         elif args.dry_run:
             print(make_plan(replace(recipe, log=())))
             return 0
         else:
-            result = fit(recipe, args.out, show=not args.quiet)
+            result = fit(recipe, args.out, show=not (args.quiet or args.json))
     except TrainingStopped as error:
         print(f"acls train: {error}", file=sys.stderr)
         return 1
@@ -82,13 +83,15 @@ def _train(recipe: Recipe | None, args: argparse.Namespace) -> int:
         return 0
     if not args.no_figures:
         _draw(result)
+    lines = []
     for part, numbers in (("validation", result.val), ("test", result.test)):
         told = [f"accuracy {100 * numbers['accuracy']:.2f} %"]
         if "miou" in numbers:
             told.append(f"mIoU {100 * numbers['miou']:.2f} %")
         told += [f"{name.upper()} {100 * numbers[name]:.2f} %" for name in ("ece", "aece")]
-        print(f"{part:<10}  {'  '.join(told)}  NLL {numbers['nll']:.4f}  n {numbers['n']:,}")
-    print(f"best epoch {result.best_epoch + 1}; the run is in {result.folder}")
+        lines.append(f"{part:<10}  {'  '.join(told)}  NLL {numbers['nll']:.4f}  n {numbers['n']:,}")
+    found = {"run": str(result.folder), "best_epoch": result.best_epoch, "val": result.val, "test": result.test}
+    say(args, found, *lines, f"best epoch {result.best_epoch + 1}; the run is in {result.folder}")
     return 0
 
 

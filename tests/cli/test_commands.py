@@ -1,5 +1,6 @@
 """What holds for every command: help with an example, at once; completion; exit codes."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -54,3 +55,36 @@ def test_bash_completes(line, expected, capsys):
 def test_python_m_acls_is_the_command():
     done = subprocess.run([sys.executable, "-m", "acls", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("acls ")
+
+
+SAYS = ("methods", "explain", "recipes", "completion", "advise")  # what they print is all that they are for
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_can_speak_json_and_be_quiet(command, capsys):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    told = capsys.readouterr().out
+    assert "--json" in told or command == "completion"
+    assert "--quiet" in told or command in SAYS
+
+
+def test_json_is_all_that_is_printed(tmp_path, capsys):
+    """From training to a diagnosis, each command's output can be read by a program, and --quiet leaves none."""
+    run, other = tmp_path / "run", tmp_path / "other"
+    short = ["--epochs", "1", "--limit-batches", "2", "--accelerator", "cpu", "--no-figures", "--loggers", ""]
+    steps = {
+        "train": ["digits_cnn", *short, "--out", str(run)],
+        "predict": [str(run), "--part", "val", "--out", str(tmp_path / "val.npz")],
+        "calibrate": [str(tmp_path / "val.npz"), "--out", str(tmp_path / "calibrator.safetensors")],
+        "apply": [str(tmp_path / "calibrator.safetensors"), str(tmp_path / "val.npz"), str(tmp_path / "new.npz")],
+        "doctor": [str(tmp_path / "new.npz")],
+        "recipes": ["digits_cnn"],
+        "reproduce": ["table2", "--out", str(tmp_path / "reproduced")],
+    }
+    for command, arguments in steps.items():
+        assert main([command, *arguments, "--json"]) in (0, 1), command
+        assert json.loads(capsys.readouterr().out), command
+    assert main(["train", "digits_cnn", *short, "--out", str(other), "--quiet"]) == 0
+    assert main(["predict", str(other), "--out", str(tmp_path / "test.npz"), "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
