@@ -4,7 +4,7 @@ BIN := .venv/bin
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test lint types slow bench docs clean
+.PHONY: help demo test lint types slow bench results docs clean
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
@@ -38,6 +38,9 @@ slow: .venv/test-installed  ## the tests that take minutes
 bench: .venv/test-installed  ## ratios against the peers, in one run
 	for script in $(filter-out benchmarks/timing.py benchmarks/memory.py,$(wildcard benchmarks/*.py)); do \
 	  echo "== $$script"; $(BIN)/python $$script || failed=1; done; exit $${failed:-0}
+
+results: .venv/test-installed  ## tables, figures and pages of docs/results from its stored studies, without training
+	$(BIN)/python docs/results/build.py
 
 docs: .venv/test-installed  ## the site, into site/
 	$(BIN)/mkdocs build --strict

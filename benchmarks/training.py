@@ -48,13 +48,16 @@ def images(samples: int) -> Data:
     return Data(Part(source, torch.arange(samples), seed=1), held, held, tuple("0123456789"))
 
 
+MODEL = ModelOptions(name="resnet8")
+
+
 class Bare:
     """A loop written by hand for one data set, one model, one loss."""
 
     def __init__(self, data: Data, loss: torch.nn.Module, batch: int) -> None:
         torch.manual_seed(1)
         self.data, self.loss, self.batch = data, loss, batch
-        self.model = build_model(ModelOptions(name="resnet8"), n_classes=10).to(memory_format=torch.channels_last)
+        self.model = build_model(MODEL, n_classes=10).to(memory_format=torch.channels_last)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
         self.mean = torch.tensor([0.4914, 0.4822, 0.4465])[:, None, None]
         self.deviation = torch.tensor([0.2023, 0.1994, 0.2010])[:, None, None]
@@ -98,6 +101,7 @@ class Runner:
     def __init__(self, data: Data, loss: str, batch: int, folder: Path) -> None:
         recipe = replace(
             find("cifar10_mini"),
+            model=MODEL,
             loss=LossOptions(name=loss, protocol={"margin": 6.0}),
             data=DataOptions(pad=4, flip=True, normalise="cifar10"),
             batch=batch,
