@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--against", metavar="TESTFILE", help="a set, with the same names, that FILE must not overlap with"
     )
-    add_output(parser, quiet="no progress bar, no sentences: the exit code says it")
+    add_output(parser)
     add_columns(parser)
 
 

@@ -1,4 +1,4 @@
-"""What a command says when it is done: lines to read, one JSON object with --json, nothing with --quiet."""
+"""What a command says when it is done: lines to read, or one JSON object with --json."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import math
 from typing import Any
 
 
-def add_output(parser: argparse.ArgumentParser, *, quiet: str = "print nothing but errors") -> None:
-    """Add both options."""
+def add_output(parser: argparse.ArgumentParser, *, quiet: str = "no progress bar") -> None:
+    """Add --json and --quiet."""
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     parser.add_argument("--quiet", action="store_true", help=quiet)
 
 
 def say(args: argparse.Namespace, told: Any, *lines: str) -> None:
-    """Print ``told`` as JSON if that is wanted, else the lines unless silence is."""
+    """Print ``told`` as JSON if that is wanted, else the lines."""
     if args.json:
         print(json.dumps(_finite(told), indent=2, allow_nan=False, ensure_ascii=False))
-    elif not args.quiet:
+    elif lines:
         print("\n".join(lines))
 
 

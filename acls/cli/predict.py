@@ -28,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mc-samples", type=int, metavar="T", help="average T passes with dropout (default: as the run's recipe says)"
     )
-    add_output(parser)
+    add_output(parser, quiet="print nothing but errors")
     add_settings(
         parser, leaves(DataOptions, "data."), {"data": "data.name", "root": "data.root", "download": "data.download"}
     )
@@ -51,5 +51,5 @@ def run(args: argparse.Namespace) -> int:
     accuracy = float(predictions.correct().float().mean())
     said = f"{len(predictions):,} rows of {predictions.n_classes} classes, accuracy {100 * accuracy:.2f} %: {args.out}"
     told = {"file": args.out, "n": len(predictions), "classes": predictions.n_classes, "accuracy": accuracy}
-    say(args, told, said)
+    say(args, told, *[said] * (not args.quiet))
     return 0

@@ -23,7 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-outputs", action="store_true", help="numbers only: the page will have tables but no diagrams"
     )
-    add_output(parser)
+    add_output(parser, quiet="print nothing but errors")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -35,5 +35,5 @@ def run(args: argparse.Namespace) -> int:
     count = share(args.study, args.out, outputs=not args.no_outputs)
     size = sum(file.stat().st_size for file in Path(args.out).rglob("*") if file.is_file())
     said = f"{count} runs, {size / 1e6:.1f} MB: {args.out}; acls report {args.out} writes the page"
-    say(args, {"folder": args.out, "runs": count, "bytes": size}, said)
+    say(args, {"folder": args.out, "runs": count, "bytes": size}, *[said] * (not args.quiet))
     return 0

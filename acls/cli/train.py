@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="RUN", help="folder of the run (default: runs/RECIPE-LOSS-SEED)")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, from a few timed steps, and stop")
     parser.add_argument("--no-figures", action="store_true", help="draw no figures of the finished run")
-    add_output(parser, quiet="no progress, no numbers")
+    add_output(parser, quiet="no progress")
     add_settings(parser, leaves(Recipe))
     parser.set_defaults(takes_rest=True)
 

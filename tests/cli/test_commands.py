@@ -70,8 +70,8 @@ def test_every_command_can_speak_json_and_be_quiet(command, capsys):
 
 
 def test_json_is_all_that_is_printed(tmp_path, capsys):
-    """From training to a diagnosis, each command's output can be read by a program, and --quiet leaves none."""
-    run, other = tmp_path / "run", tmp_path / "other"
+    """From training to a diagnosis, each command's output can be read by a program."""
+    run = tmp_path / "run"
     short = ["--epochs", "1", "--limit-batches", "2", "--accelerator", "cpu", "--no-figures", "--loggers", ""]
     steps = {
         "train": ["digits_cnn", *short, "--out", str(run)],
@@ -85,6 +85,5 @@ def test_json_is_all_that_is_printed(tmp_path, capsys):
     for command, arguments in steps.items():
         assert main([command, *arguments, "--json"]) in (0, 1), command
         assert json.loads(capsys.readouterr().out), command
-    assert main(["train", "digits_cnn", *short, "--out", str(other), "--quiet"]) == 0
-    assert main(["predict", str(other), "--out", str(tmp_path / "test.npz"), "--quiet"]) == 0
+    assert main(["predict", str(run), "--out", str(tmp_path / "test.npz"), "--quiet"]) == 0
     assert capsys.readouterr().out == ""
