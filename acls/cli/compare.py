@@ -210,17 +210,11 @@ def _show(
 
 
 def _table(rows: Sequence[Row], ranked: Sequence[Ranked]) -> Table:
-    from acls.report.results import marks_of, results_table
+    from acls.report.results import marks_of, results_table, with_floor
 
     columns = _columns(rows)
     columns.insert(columns.index("ece") + 1, "ece_floor")
-    return results_table([_with_floor(row) for row in rows], columns, marks=marks_of(ranked))
-
-
-def _with_floor(row: Row) -> Row:
-    """The row with the noise floor of its ECE as a metric of its own, for a column beside the ECE's."""
-    floor = row.metrics["ece"]["floor"]
-    return replace(row, metrics={**row.metrics, "ece_floor": {**row.metrics["ece"], "value": floor}})
+    return results_table([with_floor(row) for row in rows], columns, marks=marks_of(ranked))
 
 
 def _ranking_table(ranked: Sequence[Ranked]) -> Table:

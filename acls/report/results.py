@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from acls.errors import InputError
 from acls.report.tables import Mark, Table, spread
 from acls.study.ranking import Ranked
+from acls.study.store import Row
 
 COLUMNS = ("accuracy", "ece", "aece", "nll")
 """Metrics that a table shows unless told otherwise."""
@@ -112,6 +113,12 @@ def marks_of(ranked: Iterable[Ranked]) -> dict[tuple[str, str, str], Mark]:
             marks[one.best, one.posthoc, one.metric] = "best"
             marks[one.next, one.posthoc, one.metric] = "second"
     return marks
+
+
+def with_floor(row: Row) -> Row:
+    """The row with the noise floor of its ECE as a metric of its own, ``ece_floor``, for a column beside the ECE's."""
+    floor = row.metrics["ece"]["floor"]
+    return replace(row, metrics={**row.metrics, "ece_floor": {**row.metrics["ece"], "value": floor}})
 
 
 def by_method(rows: Sequence[Result]) -> dict[tuple[str, str], list[Result]]:
