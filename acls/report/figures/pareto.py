@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from acls.report.figures.style import GREY, LEGEND, SMALL, colour, marker, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+FEW = 7
+"""Names that fit inside the axes; more stand beside them."""
 
 
 @dataclass(frozen=True)
@@ -59,5 +62,7 @@ def draw(data: Pareto, ax: Axes) -> None:
     ax.set(xlabel="accuracy %  →  better", ylabel="ECE %  →  worse")
     ax.set_ylim(bottom=0)
     ax.margins(x=0.08)
-    ax.legend(fontsize=SMALL, **LEGEND)
+    many = len({point.name for point in data.points}) > FEW
+    beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)} if many else {}
+    ax.legend(fontsize=SMALL, **LEGEND, **beside)
     tidy(ax)
