@@ -42,7 +42,7 @@ def test_the_scale_is_where_mean_confidence_is_the_accuracy(stretch):
 def test_the_margin_shrinks_for_the_overconfident_and_grows_for_the_others_by_the_rate():
     for stretch in (0.5, 2.0):
         now = epoch(*validation(stretch))
-        whole, half = AutoACLS(margin=6.0), AutoACLS(margin=6.0, rate=0.5)
+        whole, half = AutoACLS(margin=6.0, rate=1.0), AutoACLS(margin=6.0, rate=0.5)
         whole.end_epoch(now)
         half.end_epoch(now)
         scale = confidence_scale(now, -100)
