@@ -352,8 +352,8 @@ def answers_page() -> None:
         f"{line((AUTO, NONE), (ACLS, NONE), 'nll')}; accuracy "
         f"{line((AUTO, NONE), (ACLS, NONE), 'accuracy')}. Against `released`: ECE "
         f"{line((AUTO, NONE), (RELEASED, NONE))}; NLL {line((AUTO, NONE), (RELEASED, NONE), 'nll')}. Started from "
-        f"margin 10 instead of 6: ECE {line(('AutoACLS', NONE), (AUTO, NONE))}. Its rate was chosen by two of the seeds, "
-        "so what it gains by that is seen too kindly; all of them:",
+        f"margin 10 instead of 6: ECE {line(('AutoACLS', NONE), (AUTO, NONE))}. Its rate was chosen by two of the "
+        "seeds, so what it gains by that is seen too kindly; all of them:",
         rates_table(),
         "## Elsewhere",
         "\n".join(_elsewhere(study) for study in (TINY, VOC)),
