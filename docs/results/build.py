@@ -103,17 +103,20 @@ CIFAR = Study(
         "acls share studies/cifar10_mini docs/results/studies/cifar10_mini",
     ),
 )
+MARGINS = (4, 6, 8, 10, 15)
+_OTHERS = [margin for margin in MARGINS if margin != 6]
+_SWEEP = [f"ACLS(margin={m})" for m in _OTHERS] + [f"ACLS(form=released, margin={m})" for m in _OTHERS]
+_CELLS = [(a, b) for a in LAMBDA_1 for b in LAMBDA_2 if (a, b) not in ((0.0, 0.0), (0.1, 0.01))]
+_GRID = [f"ACLS(lambda1={a:g}, lambda2={b:g})" for a, b in _CELLS]
+_VARY = "acls compare cifar10_mini --root cifar10_train.zip --out studies/acls_variants"
 VARIANTS = Study(
     "acls_variants",
     "Ablations, margins and lambdas of ACLS on CIFAR-10",
     (
-        "acls compare cifar10_mini --root cifar10_train.zip --out studies/acls_variants --seeds 3 --methods "
-        '"ACLS(condition=always), ACLS(smoothing=constant), ACLS(condition=ranking), '
-        'CRL(condition=margin, logit_margin=6.0)"',
-        "acls compare cifar10_mini --root cifar10_train.zip --out studies/acls_variants --seeds 2 --methods "
-        '"ACLS(margin=4), ..., ACLS(form=released, margin=15)"',
-        "acls compare cifar10_mini --root cifar10_train.zip --out studies/acls_variants --seeds 1 --methods "
-        '"ACLS(lambda1=0, lambda2=0.005), ..., ACLS(lambda1=0.15, lambda2=0.015)"',
+        f'{_VARY} --seeds 2 --methods "ACLS(condition=always), ACLS(smoothing=constant), ACLS(condition=ranking), '
+        'CRL(condition=margin, logit_margin=6.0), AutoACLS, AutoACLS(rate=0.5)"',
+        f'{_VARY} --seeds 1 --methods "{", ".join(_SWEEP)}"',
+        f'{_VARY} --seeds 1 --methods "{", ".join(_GRID)}"',
         "acls share studies/acls_variants docs/results/studies/acls_variants --no-outputs",
     ),
 )
@@ -130,7 +133,7 @@ VOC = Study(
     "voc_mini",
     "PASCAL VOC, segmentation",
     (
-        "acls compare voc_mini --root voc2012_animals_small.zip --out studies/voc_mini --seeds 3 "
+        "acls compare voc_mini --root voc2012_animals_small.zip --out studies/voc_mini --epochs 10 --seeds 3 "
         '--methods "CE, LabelSmoothing, Focal, MbLS, ACLS"',
         "acls share studies/voc_mini docs/results/studies/voc_mini --no-outputs",
     ),
@@ -421,7 +424,7 @@ def sweep() -> dict[str, dict[float, list[Row]]]:
     """The rows of both forms by margin."""
     found: dict[str, dict[float, list[Row]]] = {"paper": {}, "released": {}}
     for form, extra in (("paper", ""), ("released", ", form='released'")):
-        for margin in (4.0, 6.0, 8.0, 10.0, 15.0):
+        for margin in map(float, MARGINS):
             inside = "" if margin == 10.0 else f"margin={margin}"
             method = f"ACLS({inside}{extra if inside else extra.removeprefix(', ')})".removesuffix("()")
             rows = (CIFAR if margin == 6.0 else VARIANTS).of(method)
