@@ -84,7 +84,7 @@ class Study:
         told = "\n".join(self.commands)
         return (
             f"{len(runs)} networks, {' to '.join(map(str, {seeds[0]: 0, seeds[-1]: 0}))} seeds a method, "
-            f"n = {runs[0].n:,} test {'pixels' if 'voc' in self.name else 'images'}. Training took "
+            f"n = {runs[0].n:,} test images. Training took "
             f"{sum(seconds) / 3600:.1f} hours of one core in all (two runs at a time on two cores, shared with other "
             f"work), {statistics.median(seconds):.0f} s a run in the middle.\n\n```\n{told}\n```"
         )
@@ -129,16 +129,7 @@ TINY = Study(
         "acls share studies/tiny_imagenet_mini docs/results/studies/tiny_imagenet_mini",
     ),
 )
-VOC = Study(
-    "voc_mini",
-    "PASCAL VOC, segmentation",
-    (
-        "acls compare voc_mini --root voc2012_animals_small.zip --out studies/voc_mini --epochs 10 --seeds 3 "
-        '--methods "CE, LabelSmoothing, Focal, MbLS, ACLS"',
-        "acls share studies/voc_mini docs/results/studies/voc_mini --no-outputs",
-    ),
-)
-STUDIES = (CIFAR, VARIANTS, TINY, VOC)
+STUDIES = (CIFAR, VARIANTS, TINY)
 
 
 # -- sentences ---------------------------------------------------------------------------------------------------------
@@ -186,7 +177,7 @@ def study_table(study: Study) -> str:
     """Mean and spread over seeds, before and after temperature scaling; the best is marked where that is sure."""
     wanted = study.methods
     rows = [with_floor(row) for posthoc in (NONE, T) for method in wanted for row in study.of(method, posthoc)]
-    columns = [name for name in ("miou_foreground", *COLUMNS) if any(name in row.metrics for row in rows)]
+    columns = [name for name in COLUMNS if any(name in row.metrics for row in rows)]
     ranked = rank_subjects([one for one in of_study(study.folder) if one.method in wanted]) if study.has_outputs else []
     return results_table(rows, columns, marks=marks_of(ranked)).markdown()
 
@@ -284,14 +275,14 @@ def variants_page() -> None:
     )
 
 
-def small_page(study: Study, name: str, more: str = "") -> None:
+def small_page(study: Study, name: str) -> None:
     """A few methods on other data."""
     acls = next(method for method in study.methods if method.startswith("ACLS"))
     rivals = {method.split("(")[0]: method for method in study.methods if method != acls}
     page(
         name,
         f"# {study.title}",
-        f"{study.how()}\n\n{more}[The page of all networks]({name}.html).",
+        f"{study.how()}\n\n[The page of all networks]({name}.html).",
         study_table(study),
         "## ACLS minus the others",
         against(study, acls, rivals, ("ece", "nll", "accuracy")),
@@ -319,8 +310,8 @@ def answers_page() -> None:
         "README",
         "# Real results: what the methods do on real images",
         f"{runs} networks were trained for this, on two cores, by the commands on the pages of "
-        "[CIFAR-10](cifar10.md), [variants of ACLS](variants.md), [Tiny-ImageNet](tiny_imagenet.md) and "
-        "[VOC](voc.md). These are small networks: what they show holds for them, and the sizes of effects will be "
+        "[CIFAR-10](cifar10.md), [variants of ACLS](variants.md) and [Tiny-ImageNet](tiny_imagenet.md). "
+        "These are small networks: what they show holds for them, and the sizes of effects will be "
         "others elsewhere. `make results` writes these pages from the stored studies, without training. An answer "
         "says *lower* or *higher* only where the 95 % interval of the difference, over seeds and test images, "
         "leaves out 0.",
@@ -359,7 +350,7 @@ def answers_page() -> None:
         "seeds, so what it gains by that is seen too kindly; all of them:",
         rates_table(),
         "## Elsewhere",
-        "\n".join(_elsewhere(study) for study in (TINY, VOC)),
+        _elsewhere(TINY),
         "## What of the paper's claims is reproduced",
         paper_claims(),
         (HERE / "text" / "recommendation.md").read_text(encoding="utf-8").strip(),
@@ -374,9 +365,8 @@ def _elsewhere(study: Study) -> str:
         f"{other.split('(')[0]} {told(study.minus((acls, NONE), (other, NONE), 'ece'))}" for other in others
     )
     scaled = told(study.minus(("CE", T), (acls, NONE), "ece"))
-    what = "pixels" if "voc" in study.name else "images"
     return (
-        f"- {study.title} (n = {study.rows[0].n:,} {what}): the ECE of ACLS against {found}. CE after temperature "
+        f"- {study.title} (n = {study.rows[0].n:,}): the ECE of ACLS against {found}. CE after temperature "
         f"scaling against ACLS as it is: {scaled}."
     )
 
@@ -540,15 +530,9 @@ def main(*, interactive: bool = True) -> None:
     cifar_page()
     variants_page()
     small_page(TINY, "tiny_imagenet")
-    small_page(
-        VOC,
-        "voc",
-        "Trained from nothing on 120 images, these networks hardly tell classes apart: see the mean IoU. Half of the "
-        "validation images choose the checkpoint and fit the temperature, the other half is tested on. ",
-    )
     answers_page()
     if interactive:
-        for study, name in ((CIFAR, "cifar10"), (TINY, "tiny_imagenet"), (VOC, "voc")):
+        for study, name in ((CIFAR, "cifar10"), (TINY, "tiny_imagenet")):
             write(study.folder, HERE / f"{name}.html", title=study.title)
 
 
