@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from acls.errors import InputError, require
 
@@ -91,3 +92,12 @@ def _flush_to_disk(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def finite(value: Any) -> Any:
+    """The same value, however nested, with None for NaN and infinities, which JSON does not have; tuples as lists."""
+    if isinstance(value, dict):
+        return {key: finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

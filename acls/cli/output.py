@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 from typing import Any
+
+from acls.storage import finite
 
 
 def add_output(parser: argparse.ArgumentParser, *, quiet: str = "no progress bar") -> None:
@@ -17,15 +18,6 @@ def add_output(parser: argparse.ArgumentParser, *, quiet: str = "no progress bar
 def say(args: argparse.Namespace, told: Any, *lines: str) -> None:
     """Print ``told`` as JSON if that is wanted, else the lines."""
     if args.json:
-        print(json.dumps(_finite(told), indent=2, allow_nan=False, ensure_ascii=False))
+        print(json.dumps(finite(told), indent=2, allow_nan=False, ensure_ascii=False))
     elif lines:
         print("\n".join(lines))
-
-
-def _finite(value: Any) -> Any:
-    """The same with null for NaN and infinities, which JSON does not have."""
-    if isinstance(value, dict):
-        return {name: _finite(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -51,5 +51,6 @@ def run(args: argparse.Namespace) -> int:
     accuracy = float(predictions.correct().float().mean())
     said = f"{len(predictions):,} rows of {predictions.n_classes} classes, accuracy {100 * accuracy:.2f} %: {args.out}"
     told = {"file": args.out, "n": len(predictions), "classes": predictions.n_classes, "accuracy": accuracy}
-    say(args, told, *[said] * (not args.quiet))
+    if args.json or not args.quiet:
+        say(args, told, said)
     return 0

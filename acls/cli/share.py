@@ -35,5 +35,6 @@ def run(args: argparse.Namespace) -> int:
     count = share(args.study, args.out, outputs=not args.no_outputs)
     size = sum(file.stat().st_size for file in Path(args.out).rglob("*") if file.is_file())
     said = f"{count} runs, {size / 1e6:.1f} MB: {args.out}; acls report {args.out} writes the page"
-    say(args, {"folder": args.out, "runs": count, "bytes": size}, *[said] * (not args.quiet))
+    if args.json or not args.quiet:
+        say(args, {"folder": args.out, "runs": count, "bytes": size}, said)
     return 0

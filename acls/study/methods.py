@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -49,14 +50,18 @@ class Method:
     name: str
     """As one would write it, with the fields that differ from their defaults."""
     recipe: Recipe
-    decides: frozenset[str] = frozenset()
-    """Settings, apart from the loss, that are the method's own."""
 
 
 def methods_of(recipe: Recipe, text: str) -> list[Method]:
     """The methods that a text names, as in ``"CE, ACLS(margin=6), CutMix, CutMix(base=ACLS)"``, each once."""
     found = (_apply(recipe, call) for call in name_losses(text))
     return list({method.name: method for method in found}.values())
+
+
+def decided_by(method: str) -> set[str]:
+    """The settings, apart from the loss, that a method so named decides on itself."""
+    words = set(re.findall(r"\w+", method))
+    return {setting for name, technique in TECHNIQUES.items() if name in words for setting in technique.settings}
 
 
 def _apply(recipe: Recipe, call: Call) -> Method:
@@ -81,7 +86,7 @@ def _apply(recipe: Recipe, call: Call) -> Method:
     if below.name != "CE":
         shown.append(f"base={below.name}")
     written = f"{name}({', '.join(shown)})" if shown else name
-    return Method(written, override(below.recipe, settings), below.decides | technique.settings)
+    return Method(written, override(below.recipe, settings))
 
 
 def _with_loss(recipe: Recipe, call: Call) -> Method:

@@ -20,8 +20,6 @@ from acls.metrics.intervals import REPLICATES, holm, poisson_weights
 from acls.study.store import Row
 
 LEVEL = 0.05
-# Two-sided 97.5 % quantiles of Student's t by degrees of freedom; beyond, the normal's.
-_STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228}
 _NORMAL = 1.96
 _RESAMPLES = 400
 """A standard deviation estimated from these is itself off by about 1 / √(2 · 400) = 3.5 %."""
@@ -183,7 +181,7 @@ def difference(
     mean, n = statistics.fmean(differences), len(differences)
     if n == 1:
         return Difference(mean, -math.inf, math.inf, n)
-    by_seeds = _STUDENT.get(n - 1, _NORMAL) * statistics.stdev(differences) / math.sqrt(n)
+    by_seeds = _student(n - 1) * statistics.stdev(differences) / math.sqrt(n)
     pairs = [(mine[seed], theirs[seed]) for seed in common]
     deviation = _own_deviation(pairs, metric) if resampled is None else _paired_deviation(pairs, metric, resampled)
     margin = math.hypot(by_seeds, _NORMAL * deviation)
@@ -207,6 +205,15 @@ def _paired_deviation(pairs: Sequence[tuple[Row, Row]], metric: str, resampled: 
             return 0.0
         total = total + one.metrics[metric] - other.metrics[metric]
     return float(total.std()) / len(pairs)
+
+
+def _student(freedom: int) -> float:
+    """What |Student's t| exceeds 5 times in 100, by bisection: 12.706 for one degree of freedom."""
+    low, high = _NORMAL, 13.0
+    while high - low > 1e-9:
+        middle = (low + high) / 2
+        low, high = (middle, high) if _beyond(middle, freedom) > LEVEL else (low, middle)
+    return high
 
 
 def _beyond(t: float, freedom: int) -> float:

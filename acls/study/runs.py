@@ -27,7 +27,7 @@ from acls.predictions import Predictions
 from acls.recipes import Recipe, load_recipe
 from acls.study.engine import Engine
 from acls.study.locks import hold
-from acls.study.methods import methods_of
+from acls.study.methods import decided_by, methods_of
 from acls.study.progress import Progress
 from acls.study.store import Number, Row, Store
 from acls.train import RunFolder, TrainingStopped, fit, resume
@@ -48,8 +48,6 @@ class Cell:
     run: str
     posthoc: tuple[Call, ...]
     """`NONE` for the network as it is."""
-    decides: frozenset[str] = frozenset()
-    """Settings, apart from the loss, that are the method's own: other cells of the study may have others."""
 
     @property
     def path(self) -> RunFolder:
@@ -81,7 +79,6 @@ def plan(folder: str | Path, recipe: Recipe, methods: str, seeds: Iterable[int],
             str(Path(folder).absolute()),
             f"runs/{_file_name(method.name)}-{seed}",
             after,
-            method.decides,
         )
         for seed in seeds
         for method in found
@@ -249,16 +246,16 @@ def _check_settings(cells: Sequence[Cell], rows: Sequence[Row]) -> None:
     by_method = {cell.method: cell for cell in cells}
     for cell in cells:
         if cell.path.recipe.exists():
-            _refuse_other(load_recipe(cell.path.recipe), cell, ())
+            _refuse_other(load_recipe(cell.path.recipe), cell, set())
     for row in rows:
         if row.recipe == cells[0].recipe.name:
             # What the method itself decides on can only be compared with the same method's.
             same = by_method.get(row.method)
-            free = () if same else {*cells[0].decides, *methods_of(cells[0].recipe, row.method)[0].decides}
+            free = set() if same else decided_by(cells[0].method) | decided_by(row.method)
             _refuse_other(from_plain(Recipe, row.settings["recipe"]), same or cells[0], free)
 
 
-def _refuse_other(theirs: Recipe, cell: Cell, free: Iterable[str]) -> None:
+def _refuse_other(theirs: Recipe, cell: Cell, free: set[str]) -> None:
     there, here = _flat(to_plain(theirs)), _flat(to_plain(cell.recipe))
     for name in here:
         if name.split(".")[0] not in _FREE and name not in free and there.get(name) != here[name]:

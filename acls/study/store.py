@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from acls.errors import InputError
+from acls.storage import finite
 from acls.study.locks import Held, hold
 
 NAME = "study.sqlite"
@@ -129,17 +129,8 @@ def _names() -> list[str]:
 
 def _text(name: str, value: Any) -> Any:
     """A field as SQLite holds it; the same settings are the same text."""
-    return json.dumps(_finite(value), sort_keys=True) if name in _JSON else value
+    return json.dumps(finite(value), sort_keys=True) if name in _JSON else value
 
 
 def _row(values: dict[str, Any]) -> Row:
     return Row(**{name: json.loads(value) if name in _JSON else value for name, value in values.items()})
-
-
-def _finite(value: Any) -> Any:
-    """The same without NaN and infinities, which JSON cannot hold: None stands for them."""
-    if isinstance(value, dict):
-        return {key: _finite(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -16,6 +16,7 @@ from acls.report.figures.style import canvas, save
 from acls.report.page import of_study, rank_subjects, write
 from acls.report.results import marks_of, metric, results_table, with_floor
 from acls.report.tables import Table, spread
+from acls.reproduce.claims import Claim, Judged
 from acls.reproduce.published import LAMBDA_1, LAMBDA_2
 from acls.storage import write_text
 from acls.study.ranking import Difference, Resampled, difference, resample
@@ -81,12 +82,12 @@ class Study:
         runs = [row for row in self.rows if row.posthoc == NONE]
         seconds = [row.seconds for row in runs]
         seeds = sorted({len(self.of(method)) for method in self.methods})
-        told = "\n".join(self.commands)
+        newline = "\n"
         return (
             f"{len(runs)} networks, {' to '.join(map(str, {seeds[0]: 0, seeds[-1]: 0}))} seeds a method, "
             f"n = {runs[0].n:,} test images. Training took "
             f"{sum(seconds) / 3600:.1f} hours of one core in all (two runs at a time on two cores, shared with other "
-            f"work), {statistics.median(seconds):.0f} s a run in the middle.\n\n```\n{told}\n```"
+            f"work), {statistics.median(seconds):.0f} s a run in the middle.\n\n```\n{newline.join(self.commands)}\n```"
         )
 
 
@@ -149,9 +150,10 @@ def told(found: Difference, name: str = "ece") -> str:
     return f"**{word}**: {points(found, name)}"
 
 
-def claim(found: Difference) -> str:
-    """The verdict on a claim that it is lower."""
-    return {-1: "reproduced", 0: "cannot be told at this n", 1: "not reproduced"}[found.sign]
+def verdict(form: str, rival: tuple[str, str]) -> tuple[str, str]:
+    """Whether the claim that a form of ACLS has the lower ECE is borne out, and the difference."""
+    found = CIFAR.minus((form, NONE), rival, "ece")
+    return Judged(Claim(form, rival[0]), found).verdict, points(found)
 
 
 def page(name: str, *parts: str) -> None:
@@ -206,11 +208,9 @@ def paper_claims() -> str:
         ["the paper says: a lower ECE than", "form `paper`", "difference", "form `released`", "difference"],
         align="lllll",
     )
-    for title, rival in rivals.items():
-        found = [CIFAR.minus((form, NONE), (rival, NONE), "ece") for form in (ACLS, RELEASED)]
-        table.add(title, *(cell for one in found for cell in (claim(one), points(one))))
-    scaled = [CIFAR.minus((form, NONE), ("CE", T), "ece") for form in (ACLS, RELEASED)]
-    table.add("CE + temperature", *(cell for one in scaled for cell in (claim(one), points(one))))
+    against = {title: (rival, NONE) for title, rival in rivals.items()} | {"CE + temperature": ("CE", T)}
+    for title, rival in against.items():
+        table.add(title, *verdict(ACLS, rival), *verdict(RELEASED, rival))
     return table.markdown()
 
 
@@ -457,9 +457,9 @@ def grid() -> dict[tuple[float, float], list[float]]:
     found = {}
     for first in LAMBDA_1:
         for second in LAMBDA_2:
-            told = [f"lambda1={first}"] * (first != 0.1) + [f"lambda2={second}"] * (second != 0.01)
-            rows = VARIANTS.of(f"ACLS({', '.join([*told, 'margin=6.0'])})")
-            rows = CIFAR.of("CE") if first == second == 0 else CIFAR.of(ACLS) if not told else rows
+            changed = [f"lambda1={first}"] * (first != 0.1) + [f"lambda2={second}"] * (second != 0.01)
+            rows = VARIANTS.of(f"ACLS({', '.join([*changed, 'margin=6.0'])})")
+            rows = CIFAR.of("CE") if first == second == 0 else CIFAR.of(ACLS) if not changed else rows
             if rows:
                 found[first, second] = [row.metrics["ece"]["value"] or 0.0 for row in rows if row.seed == 1]
     return found

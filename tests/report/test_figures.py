@@ -314,3 +314,14 @@ def test_the_boundary_interval_is_over_images():
     assert group.half == pytest.approx(1.96 * np.std(means), rel=0.1)
     as_if_independent = 1.96 * math.sqrt(group.accuracy * (1 - group.accuracy) / group.n)
     assert group.half > 5 * as_if_independent
+
+
+@pytest.mark.parametrize("form", ["png", "svg", "pdf"])
+def test_the_same_figure_gives_the_same_bytes(form, tmp_path):
+    written = []
+    for name in ("one", "two"):
+        figure, (ax,) = canvas()
+        ax.plot([0, 1], [1, 0], "o-", label="line")
+        save(figure, tmp_path / f"{name}.{form}")
+        written.append((tmp_path / f"{name}.{form}").read_bytes())
+    assert written[0] == written[1]

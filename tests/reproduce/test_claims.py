@@ -69,7 +69,7 @@ def test_only_seeds_that_both_have_count():
 
 def test_the_interval_is_students_by_hand():
     found = judge(CLAIM, rows([0.0, 0.0, 0.0], 0.0), rows([0.01, 0.02, 0.03], 0.0)).difference
-    assert found.high - found.value == pytest.approx(4.303 * 0.01 / math.sqrt(3))
+    assert found.high - found.value == pytest.approx(4.302653 * 0.01 / math.sqrt(3))
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from acls.predictions import Predictions
-from acls.study.ranking import difference, resample
+from acls.study.ranking import _student, difference, resample
 from acls.study.runs import evaluated, numbers
 from acls.study.store import Row
 
@@ -60,3 +60,9 @@ def test_methods_without_a_seed_in_common_have_no_difference():
     rows, blocks = study({"a": 1.0, "b": 1.1}, seeds=2)
     assert difference(rows["a"][:1], rows["b"][1:], "ece", blocks) is None
     assert difference(rows["a"], rows["b"], "nothing", blocks) is None
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 4, 11, 30])
+def test_students_quantile_is_scipys(freedom):
+    stats = pytest.importorskip("scipy.stats")
+    assert _student(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), abs=1e-6)

@@ -6,7 +6,7 @@ from acls.errors import InputError
 from acls.predictions import Predictions
 from acls.recipes import find
 from acls.study.engine import make_engine
-from acls.study.methods import TECHNIQUES, methods_of
+from acls.study.methods import TECHNIQUES, decided_by, methods_of
 from acls.study.runs import plan, run_study
 from acls.study.store import Store
 from tests.train.quick import digits
@@ -18,7 +18,7 @@ def test_a_technique_changes_the_settings_it_owns_and_trains_with_cross_entropy(
     (method,) = methods_of(recipe, name.lower())
     assert method.name == name
     assert method.recipe.loss.name == "CE"
-    assert method.decides == TECHNIQUES[name].settings
+    assert decided_by(method.name) == TECHNIQUES[name].settings
     assert method.recipe != methods_of(recipe, "CE")[0].recipe
 
 
@@ -38,7 +38,7 @@ def test_fields_reach_the_recipe_and_techniques_stack():
     (method,) = methods_of(find("digits_cnn"), "MCDropout(rate=0.3, passes=7, base=CutMix(alpha=0.2))")
     recipe = method.recipe
     assert (recipe.model.dropout, recipe.passes, recipe.data.mix, recipe.data.mix_alpha) == (0.3, 7, "cutmix", 0.2)
-    assert method.decides >= {"model.dropout", "passes", "data.mix"}
+    assert decided_by(method.name) >= {"model.dropout", "passes", "data.mix"}
 
 
 @pytest.mark.parametrize(

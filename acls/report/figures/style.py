@@ -60,7 +60,10 @@ def tidy(ax: Axes) -> None:
 
 
 def save(figure: Figure, path: str | Path) -> None:
-    """Write a figure as the file's ending says: png, svg or pdf."""
+    """Write a figure as the file's ending says: png, svg or pdf; the same figure gives the same bytes."""
     path = Path(path)
-    with atomic_write(path) as temporary:
-        figure.savefig(temporary, format=path.suffix.removeprefix(".").lower() or "png", dpi=200)
+    form = path.suffix.removeprefix(".").lower() or "png"
+    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
+    matplotlib = require("matplotlib", extra="plot")
+    with atomic_write(path) as temporary, matplotlib.rc_context({"svg.hashsalt": "acls"}):
+        figure.savefig(temporary, format=form, dpi=200, metadata=undated)
