@@ -9,12 +9,13 @@ of the recipes can be changed, as in ``--epochs 5``.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from acls.cli.output import add_output, say
-from acls.cli.settings import add_settings, settings_of
+from acls.cli.settings import add_settings, full_path, settings_of
 from acls.errors import InputError, suggest
 from acls.options import leaves
 from acls.recipes import Recipe
@@ -63,19 +64,13 @@ def run(args: argparse.Namespace) -> int:
     for name in names:
         if name not in NAMES:
             raise InputError(f"the paper has no {name!r} here{suggest(name, [*NAMES, 'all'])}")
-    roots = {}
-    for given in args.data:
-        name, found, path = given.partition("=")
-        if not found:
-            raise InputError(f"--data {given}: write NAME=PATH, as in cifar10=cifar10_train.zip")
-        roots[name] = path
     if args.seeds < 1:
         raise InputError("--seeds must be 1 or more")
     setup = Setup(
         Path(args.out),
         make_engine(args.engine, workers=args.workers, address=args.address),
         scale=args.scale,
-        roots=roots,
+        roots=_roots(args.data),
         seeds=tuple(range(1, args.seeds + 1)),
         settings=settings_of(args),
         show=not (args.quiet or args.json),
@@ -91,6 +86,23 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         say(args, [_plain(result, setup.out) for result in results])
     return int(any(result.failed for result in results))
+
+
+def _roots(given: Sequence[str]) -> dict[str, str]:
+    """Where each data set is. A name or path that is not known must not fall back to what stands in for it."""
+    from acls.reproduce.experiments import data_sets
+
+    roots = {}
+    for words in given:
+        name, found, path = words.partition("=")
+        if not found:
+            raise InputError(f"--data {words}: write NAME=PATH, as in cifar10=cifar10_train.zip")
+        if name not in data_sets():
+            raise InputError(f"--data {words}: the paper has no data set {name!r}{suggest(name, data_sets())}")
+        roots[name] = full_path(path)
+        if not Path(roots[name]).exists():
+            raise InputError(f"--data {words}: there is no {path}")
+    return roots
 
 
 def _plain(result: Reproduced, out: Path) -> dict[str, object]:

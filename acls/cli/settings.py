@@ -54,8 +54,13 @@ def apply(recipe: Recipe, given: Mapping[str, str], loss_fields: Mapping[str, An
     elif loss_fields:
         values["loss.fields"] = {**recipe.loss.fields, **loss_fields}
     if values.get("data.root") not in (None, "none"):
-        values["data.root"] = str(Path(values["data.root"]).expanduser().absolute())
+        values["data.root"] = full_path(values["data.root"])
     return override(recipe, values)
+
+
+def full_path(text: str) -> str:
+    """A path as a run keeps it: the same from whichever folder it was given."""
+    return str(Path(text).expanduser().absolute())
 
 
 def read_loss_fields(rest: Sequence[str], loss: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from acls.recipes import find
 from acls.reproduce import published
 from acls.reproduce.claims import Claim
 from acls.reproduce.published import Published
@@ -150,3 +151,9 @@ EMBEDDED = {
     "voc_deeplabv3_resnet50": "synthetic_unet",
 }
 """What stands in for a data set that is not at hand: the embedded digits, or images with known truth."""
+
+
+def data_sets() -> tuple[str, ...]:
+    """The data sets of the paper's experiments, by their names in recipes."""
+    recipes = dict.fromkeys(paper for experiment in EXPERIMENTS.values() for paper in experiment.printed)
+    return tuple(dict.fromkeys(find(paper).data.name for paper in recipes))

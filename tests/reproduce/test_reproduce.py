@@ -3,7 +3,9 @@
 import pytest
 
 from acls.cli import main
-from acls.cli.reproduce import NAMES
+from acls.cli.reproduce import NAMES, _roots
+from acls.cli.settings import apply
+from acls.recipes import find
 from acls.reproduce import TARGETS
 from acls.study.store import Store
 
@@ -35,11 +37,20 @@ def test_tables_share_their_runs_and_say_what_stands_in(tmp_path, capsys):
     assert (tmp_path / "figure3-digits_cnn.svg").is_file()
 
 
+def test_data_are_named_as_a_comparison_names_them_so_that_runs_are_shared(tmp_path, monkeypatch):
+    (tmp_path / "images.zip").touch()
+    monkeypatch.chdir(tmp_path)
+    compared = apply(find("cifar10_mini"), {"data.root": "images.zip"}, {})
+    assert _roots(["cifar10=images.zip"]) == {"cifar10": compared.data.root}
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         (["tabel3"], "did you mean 'table3'"),
         (["table3", "--data", "cifar10"], "write NAME=PATH"),
+        (["table3", "--data", "cifr10=."], "did you mean 'cifar10'"),
+        (["table3", "--data", "cifar10=nowhere.zip"], "there is no nowhere.zip"),
         (["table3", "--seeds", "0"], "1 or more"),
     ],
 )
