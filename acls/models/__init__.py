@@ -29,6 +29,7 @@ CATALOGUE = {
     "resnet50": "ResNet with a CIFAR, Tiny-ImageNet or ImageNet stem: the paper's",
     "resnet101": "ResNet with a CIFAR, Tiny-ImageNet or ImageNet stem: the paper's",
     "small_unet": "encoder-decoder for segmentation on a CPU, 0.3 M parameters",
+    "small_deeplab": "dilated convolutions for segmentation on a CPU, 0.3 M parameters",
     "lraspp_mobilenet": "LR-ASPP on MobileNetV3, 3.2 M parameters (Howard et al., ICCV 2019)",
     "deeplabv3_resnet50": "DeepLabV3 on ResNet-50: the paper's for segmentation",
 }

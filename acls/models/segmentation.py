@@ -36,6 +36,28 @@ class SmallUNet(nn.Module):
         return logits
 
 
+class SmallDeepLab(nn.Module):
+    """Dilated convolutions at a quarter of the size, the mean of the image added, and logits scaled up to the image.
+
+    The way of DeepLabv3 (Chen et al., 2017) at a size for a CPU.
+    """
+
+    def __init__(self, n_classes: int, channels: int = 3, dropout: float = 0.0, width: int = 32) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(
+            *_conv(channels, width, stride=2), *_conv(width, 2 * width), nn.MaxPool2d(2), *_conv(2 * width, 2 * width)
+        )
+        self.dilated = nn.Sequential(*_conv(2 * width, 4 * width, dilation=2), *_conv(4 * width, 4 * width, dilation=4))
+        self.image = nn.Conv2d(4 * width, 4 * width, 1)
+        self.head = with_dropout(nn.Conv2d(4 * width, n_classes, 1), dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = self.dilated(self.stem(x))
+        features = F.relu(features + self.image(features.mean((2, 3), keepdim=True)))
+        logits: Tensor = F.interpolate(self.head(features), x.shape[-2:], mode="bilinear")
+        return logits
+
+
 class Main(nn.Module):
     """A torchvision segmentation network that returns its main output instead of a dict."""
 
@@ -48,11 +70,13 @@ class Main(nn.Module):
         return logits
 
 
-def _double(inside: int, outside: int) -> nn.Sequential:
-    def one(first: int) -> list[nn.Module]:
-        return [nn.Conv2d(first, outside, 3, padding=1, bias=False), nn.BatchNorm2d(outside), nn.ReLU(inplace=True)]
+def _conv(inside: int, outside: int, stride: int = 1, dilation: int = 1) -> list[nn.Module]:
+    conv = nn.Conv2d(inside, outside, 3, stride, padding=dilation, dilation=dilation, bias=False)
+    return [conv, nn.BatchNorm2d(outside), nn.ReLU(inplace=True)]
 
-    return nn.Sequential(*one(inside), *one(outside))
+
+def _double(inside: int, outside: int) -> nn.Sequential:
+    return nn.Sequential(*_conv(inside, outside), *_conv(outside, outside))
 
 
 def _resized(x: Tensor, like: Tensor) -> Tensor:
@@ -61,6 +85,10 @@ def _resized(x: Tensor, like: Tensor) -> Tensor:
 
 def _small_unet(n_classes: int, channels: int, options: ModelOptions) -> nn.Module:
     return SmallUNet(n_classes, channels, options.dropout)
+
+
+def _small_deeplab(n_classes: int, channels: int, options: ModelOptions) -> nn.Module:
+    return SmallDeepLab(n_classes, channels, options.dropout)
 
 
 def _deeplabv3(n_classes: int, channels: int, options: ModelOptions) -> nn.Module:
@@ -94,6 +122,7 @@ def _lraspp(n_classes: int, channels: int, options: ModelOptions) -> nn.Module:
 
 MODELS: dict[str, Callable[[int, int, ModelOptions], nn.Module]] = {
     "small_unet": _small_unet,
+    "small_deeplab": _small_deeplab,
     "lraspp_mobilenet": _lraspp,
     "deeplabv3_resnet50": _deeplabv3,
 }

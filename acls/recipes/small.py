@@ -88,24 +88,25 @@ def tiny_imagenet_mini() -> Recipe:
 
 
 def voc_mini() -> Recipe:
-    """PASCAL VOC at 64x64, a small encoder-decoder, 30 epochs: two minutes on one core with 120 images.
+    """PASCAL VOC at 64x64, a small DeepLab, 80 epochs: two minutes on one core with 120 images.
 
-    Unlike the paper's protocol, it tests on other images than it validates on, so that calibrators can be judged.
+    Unlike the paper's protocol, it tests on other images than it validates on, so that calibrators can be judged. With
+    little augmentation the network learns its images by heart and grows overconfident, as in `cifar10_mini`.
 
     ``acls train voc_mini --root voc2012_animals_small.zip --loss ACLS``
     """
-    return Recipe(
+    return replace(
+        cifar10_mini(),
         name="voc_mini",
-        data=DataOptions(name="voc", halve=True, size=64, pad=6, flip=True, jitter=0.3, normalise="imagenet"),
-        model=ModelOptions(name="small_unet"),
+        data=DataOptions(name="voc", halve=True, size=64, flip=True, normalise="imagenet"),
+        model=ModelOptions(name="small_deeplab"),
         loss=LossOptions(name="ACLS", protocol={"margin": 10.0}),
-        optim=OptimOptions(name="adamw", lr=3e-3, weight_decay=1e-2),
-        schedule=_COSINE,
-        epochs=30,
+        optim=OptimOptions(lr=0.05, weight_decay=5e-4),
+        epochs=80,
         batch=8,
-        drop_last=True,
         eval_batch=16,
-        select="miou_foreground",
+        # Not the foreground's alone: of that a network that guesses at random has more than one that learns slowly.
+        select="miou",
     )
 
 

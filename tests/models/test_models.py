@@ -12,7 +12,7 @@ from acls.models import CATALOGUE, ModelOptions, build_model
 from acls.models.weights import load_into, read_weights
 from acls.storage import save_tensors
 
-SEGMENTATION = ("small_unet", "lraspp_mobilenet", "deeplabv3_resnet50")
+SEGMENTATION = ("small_unet", "small_deeplab", "lraspp_mobilenet", "deeplabv3_resnet50")
 # torchvision's and the authors' own counts; with a CIFAR or Tiny-ImageNet stem, counted by hand from those:
 # ResNet-50 minus the 7x7 stem (9,408) plus the 3x3 one (1,728), and the head of 10 or of 4 x 2048 inputs.
 PUBLISHED = {
