@@ -23,7 +23,7 @@ MOST_JUDGED = 2**19
 """Elements of logits on which strengths are compared, in float32."""
 HELD_IN_DOUBLE = 2**24
 """Elements up to which the features are kept in float64; beyond they are made anew in each pass."""
-STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 """Ridge strengths that cross-validation chooses from."""
 WHITEN_UP_TO = 1000
 """With more values than this the solver scales each by itself instead of by the whole Hessian."""
