@@ -84,13 +84,12 @@ def flatten(
             f"target has dtype {target.dtype}, but class ids are integers: pass target.long(), "
             f"or soft labels of the logits' shape {_show(logits.shape)}"
         )
-    labels = target.reshape(-1)
+    labels = target if target.ndim == 1 else target.reshape(-1)  # a new view costs a compiled loss its shortcuts
     if labels.dtype != torch.int64:
         labels = labels.long()
-    if labels.device.type == "cpu" and not torch.compiler.is_compiling():
-        if _all_within(labels, n_classes):
-            return Positions(rows, labels, None, expected, index)
-        _reject_out_of_range(labels, n_classes, ignore_index)
+    looks = labels.device.type == "cpu" and not torch.compiler.is_compiling()
+    if looks and not some_ignored(labels, n_classes, ignore_index):
+        return Positions(rows, labels, None, expected, index)
     valid = labels != ignore_index
     return Positions(rows, torch.where(valid, labels, 0), valid, expected, index)
 
@@ -128,20 +127,23 @@ def labelled_mean(values: Tensor, valid: Tensor | None) -> Tensor:
     return torch.where(valid, values, 0.0).sum() / valid.sum().clamp(min=1)
 
 
-def _all_within(labels: Tensor, n_classes: int) -> bool:
+def some_ignored(labels: Tensor, n_classes: int, ignore_index: int) -> bool:
+    """Tell whether some labels may be ``ignore_index``, and raise for those that are neither that nor a class.
+
+    Looks at the data.
+    """
     if labels.numel() == 0:
-        return True
+        return False
     low, high = torch.aminmax(labels)
-    return low.item() >= 0 and high.item() < n_classes
-
-
-def _reject_out_of_range(labels: Tensor, n_classes: int, ignore_index: int) -> None:
+    if low.item() >= 0 and high.item() < n_classes:
+        return 0 <= ignore_index < n_classes
     wrong = labels[((labels < 0) | (labels >= n_classes)) & (labels != ignore_index)]
     if wrong.numel():
         value = int(wrong[0])
         raise InputError(
             f"target holds {value}, outside 0..{n_classes - 1}: pass ignore_index={value} to leave those positions out"
         )
+    return True
 
 
 def _soft_hint(logits: Tensor, target: Tensor) -> str:

@@ -86,6 +86,17 @@ def ignored_positions_count_for_nothing(make):
     assert (gradient[~keep] == 0).all()
 
 
+def a_class_can_be_the_ignored_one(make):
+    loss, (z, y, index) = ready(make, ignore_index=1), inputs(n=9)
+    y[::3] = 1
+    value, gradient = value_and_gradient(loss, z, y, index)
+    keep = y != 1
+    expected, compact = value_and_gradient(loss, z[keep], y[keep], index[keep])
+    torch.testing.assert_close(value, expected)
+    torch.testing.assert_close(gradient[keep], compact)
+    assert (gradient[~keep] == 0).all()
+
+
 def nothing_valid_gives_zero(make):
     loss, (z, y, index) = ready(make, ignore_index=255), inputs()
     value, gradient = value_and_gradient(loss, z, torch.full_like(y, 255), index)
@@ -225,6 +236,7 @@ BATTERY = [
     the_terms_add_up_to_the_loss,
     the_gradient_is_that_of_finite_differences,
     ignored_positions_count_for_nothing,
+    a_class_can_be_the_ignored_one,
     nothing_valid_gives_zero,
     one_valid_position_is_enough,
     sum_is_count_times_mean,
