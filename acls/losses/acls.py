@@ -9,9 +9,8 @@ from torch import Tensor
 
 from acls.errors import InputError
 from acls.losses.base import About
-from acls.losses.ce import CE
 from acls.losses.history import Ranked, next_in_batch, sample_means
-from acls.losses.margin import MarginTerm
+from acls.losses.margin import MarginTerm, OnePass
 from acls.losses.numerics import log_confidence
 from acls.losses.smoothing import Rule, Side, View, always
 from acls.modules import choose
@@ -39,7 +38,7 @@ FORMS = {
 }
 
 
-class ACLS(Ranked):
+class ACLS(Ranked, OnePass):
     """Cross-entropy plus squares of what logit gaps exceed a margin by: the wider the gap, the smoother the label.
 
     lambda1 max(0, z_ŷ - min_k z_k - margin)^2 + lambda2/(K-1) sum_{j≠ŷ} max(0, z_ŷ - z_j - margin)^2, ŷ the predicted
@@ -87,10 +86,8 @@ class ACLS(Ranked):
             predicted, others = predicted * gate, others * gate
         return {"predicted": predicted, "others": others}
 
-    def fused(self, at: Positions, scale: float | None) -> Tensor | None:
-        if at.soft or self.condition != "margin" or type(self.base) is not CE:
-            return None
-        return self._term(at.n_classes).with_cross_entropy(at.logits, at.target, scale)
+    def fused_term(self, n_classes: int) -> MarginTerm | None:
+        return self._term(n_classes) if self.condition == "margin" else None
 
     def rule(self, n_classes: int) -> Rule | None:
         if self.condition == "ranking":

@@ -78,12 +78,10 @@ class Loss(Configured):
     def forward(self, logits: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
         at = self._positions(logits, target, index)
         if self.class_weight is None:
-            scale = None
-            if at.valid is None and self.reduction != "none":
-                scale = 1.0 / max(1, at.logits.shape[0]) if self.reduction == "mean" else 1.0
+            scale = self.scale(at)
             value = self.fused(at, scale)
             if value is not None:
-                return value if scale is not None else self._reduce(value, at)
+                return value if scale is not None else reduced(value, at, self.reduction)
         parts = iter(self._terms(at).values())
         return sum(parts, next(parts))
 
@@ -111,6 +109,12 @@ class Loss(Configured):
         With ``scale``, return the sum of the values times it.
         """
         return None
+
+    def scale(self, at: Positions) -> float | None:
+        """Return the factor that makes the sum of values the loss; None where it takes a look at the data, or none."""
+        if at.valid is not None or self.reduction == "none":
+            return None
+        return 1.0 / max(1, at.logits.shape[0]) if self.reduction == "mean" else 1.0
 
     def rule(self, n_classes: int) -> Rule | None:
         """Return the method's row of the paper's Table 2, or None where its gradient is no function of one position."""
@@ -180,24 +184,26 @@ class Loss(Configured):
         if weight is not None:
             weight = weight.to(at.logits.dtype)
         values = self.data_term(at, weight)
-        parts = {self.stack()[-1].data_name: self._reduce(values, at, weight)}
+        parts = {self.stack()[-1].data_name: reduced(values, at, self.reduction, weight)}
         for name, value in self.penalties(at).items():
-            parts[name] = self._reduce(value, at)
+            parts[name] = reduced(value, at, self.reduction)
         return parts
 
-    def _reduce(self, values: Tensor, at: Positions, weight: Tensor | None = None) -> Tensor:
-        if values.ndim == 0:
-            return values * at.count() if self.reduction == "sum" else values
-        if self.reduction == "none":
-            return (values if at.valid is None else torch.where(at.valid, values, 0.0)).reshape(at.shape)
-        if self.reduction == "mean" and (weight is None or at.soft):
-            return labelled_mean(values, at.valid)
-        total = (values if at.valid is None else torch.where(at.valid, values, 0.0)).sum()
-        if self.reduction == "sum" or weight is None:
-            return total
-        # As torch does: the mean weighs each position by its class's weight, and is 0 when nothing is left.
-        share = weight[at.target] if at.valid is None else torch.where(at.valid, weight[at.target], 0.0)
-        return total / share.sum().clamp(min=torch.finfo(share.dtype).tiny)
+
+def reduced(values: Tensor, at: Positions, reduction: str, weight: Tensor | None = None) -> Tensor:
+    """Reduce one value a position, or one for the batch, over the positions that count."""
+    if values.ndim == 0:
+        return values * at.count() if reduction == "sum" else values
+    if reduction == "none":
+        return (values if at.valid is None else torch.where(at.valid, values, 0.0)).reshape(at.shape)
+    if reduction == "mean" and (weight is None or at.soft):
+        return labelled_mean(values, at.valid)
+    total = (values if at.valid is None else torch.where(at.valid, values, 0.0)).sum()
+    if reduction == "sum" or weight is None:
+        return total
+    # As torch does: the mean weighs each position by its class's weight, and is 0 when nothing is left.
+    share = weight[at.target] if at.valid is None else torch.where(at.valid, weight[at.target], 0.0)
+    return total / share.sum().clamp(min=torch.finfo(share.dtype).tiny)
 
 
 class Regularized(Loss):

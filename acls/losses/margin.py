@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
+from acls.losses.base import Regularized, reduced
+from acls.losses.ce import CE
 from acls.losses.numerics import first_equal, top
+from acls.shapes import Positions, flatten, flatten_logits, some_ignored, unflatten_logits
 
 # Logits looked at in one go, so that what is made of them stays in the processor's cache.
 _LOGITS_AT_ONCE = 1 << 18
@@ -57,45 +61,70 @@ class MarginTerm:
             excess = excess * (z == largest).sum(1, keepdim=True)
         return self.down * excess.squeeze(1), self.up * excesses.sum(1)
 
-    def with_cross_entropy(self, z: Tensor, y: Tensor, scale: float | None) -> Tensor | None:
+    def with_cross_entropy(self, z: Tensor, y: Tensor, scale: float | None) -> Tensor:
         """Return cross-entropy plus this term, one value a position, from one pass that keeps only the gradient.
 
-        With ``scale``, return their sum times it. None for terms that are not clipped.
+        With ``scale``, return their sum times it. For terms that are clipped.
         """
-        if not self.clipped:
+        one_pass = _elementwise_pass if torch.compiler.is_compiling() else _eager_pass
+        value: Tensor = _Kept.apply(z, y, one_pass, self, scale)  # type: ignore[no-untyped-call]
+        return value
+
+
+class OnePass(Regularized):
+    """A regulariser by a `MarginTerm`, computed with cross-entropy and the gradient of both in one pass."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._compiled: Callable[[Tensor, Tensor, OnePass, bool], tuple[Tensor, Tensor]] | None = None
+
+    def fused_term(self, n_classes: int) -> MarginTerm | None:
+        """Return the term that one pass computes on cross-entropy; None where the settings call for more."""
+        raise NotImplementedError
+
+    def fused(self, at: Positions, scale: float | None) -> Tensor | None:
+        term = None if at.soft or type(self.base) is not CE else self.fused_term(at.n_classes)
+        if term is None:
             return None
-        values: Tensor = _OnePass.apply(z, y, self, scale)  # type: ignore[no-untyped-call]
-        return values
+        return term.with_cross_entropy(at.logits, at.target, scale)
 
+    def forward(self, logits: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
+        whole = self._compiled
+        if whole is None or torch.compiler.is_compiling() or not _well_formed(logits, target):
+            return super().forward(logits, target, index)
+        # What a look at the data costs a CPU less than a mask in the pass, it would make a GPU wait for.
+        all_count = target.is_cpu and not some_ignored(target, logits.shape[1], self.ignore_index)
+        value: Tensor = _Kept.apply(logits, target, whole, self, all_count)  # type: ignore[no-untyped-call]
+        return value
 
-class _OnePass(torch.autograd.Function):
-    """Cross-entropy plus a `MarginTerm`, ``(M,)``, or its scaled sum; the gradient is made on the way and kept."""
+    def compile(self, *args: Any, **options: Any) -> None:
+        """Compile in place, with the options of `torch.compile`: of a loss in one pass, that pass alone.
 
-    @staticmethod
-    def forward(ctx: FunctionCtx, z: Tensor, y: Tensor, term: MarginTerm, scale: float | None) -> Tensor:
-        n, k = z.shape
-        factor = 1.0 if scale is None else scale
-        step = max(1, _LOGITS_AT_ONCE // k)
-        if torch.compiler.is_compiling():
-            values, gradient = _compiled_value_and_gradient(z, y, term, factor)
-        elif n <= step:
-            values, gradient = _value_and_gradient(z, y, term, factor, axis=1)
+        Its gradient is at hand after the pass, so nothing has to be compiled for the way back: with a small batch this
+        takes half the time of ``torch.compile(loss)``. A copy is not compiled, as with any module.
+        """
+        if self.class_weight is None and type(self.base) is CE and self.fused_term(n_classes=2) is not None:
+            self._compiled = torch.compile(_whole_pass, *args, **{"fullgraph": True, **options})
         else:
-            values, gradient = z.new_empty(n), torch.empty_like(z)
-            for start in range(0, n, step):
-                rows = slice(start, start + step)
-                if k <= _FEW_CLASSES:
-                    # With a third axis the turning is shared among threads, which it is not for a matrix.
-                    turned = z[rows].t().unsqueeze(0).contiguous().squeeze(0)
-                    values[rows], part = _value_and_gradient(turned, y[rows], term, factor, axis=0)
-                    gradient[rows].unsqueeze(0).copy_(part.t().unsqueeze(0))
-                else:
-                    values[rows], gradient[rows] = _value_and_gradient(z[rows], y[rows], term, factor, axis=1)
-        ctx.save_for_backward(gradient)
-        return values if scale is None else values.sum() * scale
+            super().compile(*args, **options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_compiled": None}  # type: ignore[no-untyped-call]
+
+
+class _Kept(torch.autograd.Function):
+    """A value of logits whose gradient is made on the way and kept: ``make`` returns both from the other inputs."""
 
     @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None, None, None]:
+    def forward(
+        ctx: FunctionCtx, z: Tensor, y: Tensor, make: Callable[..., tuple[Tensor, Tensor]], of: object, how: object
+    ) -> Tensor:
+        value, gradient = make(z, y, of, how)
+        ctx.save_for_backward(gradient)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None, None, None, None]:
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             raise RuntimeError(
                 "this loss keeps only its gradient and cannot be differentiated twice: "
@@ -104,9 +133,57 @@ class _OnePass(torch.autograd.Function):
         (gradient,) = ctx.saved_tensors
         if grad_output.ndim:
             gradient = gradient * grad_output.unsqueeze(1)
-        elif grad_output.device.type != "cpu" or torch.compiler.is_compiling() or grad_output.item() != 1.0:
+        elif not grad_output.is_cpu or torch.compiler.is_compiling() or grad_output.item() != 1.0:
             gradient = gradient * grad_output
-        return gradient, None, None, None
+        return gradient, None, None, None, None
+
+
+def _well_formed(logits: Tensor, target: Tensor) -> bool:
+    """Whether target is of class ids and has the shape that the logits call for; if not, others say what is wrong."""
+    if logits.ndim == 2:
+        fits = target.ndim == 1 and len(target) == len(logits)
+    else:
+        fits = logits.ndim > 2 and target.shape == logits.shape[:1] + logits.shape[2:]
+    return fits and target.dtype == torch.int64 and logits.is_floating_point()
+
+
+def _whole_pass(logits: Tensor, target: Tensor, loss: OnePass, all_count: bool) -> tuple[Tensor, Tensor]:
+    """Return a loss as it is reduced and its gradient in the logits, for a compiler."""
+    if all_count:
+        at = Positions(flatten_logits(logits), target.reshape(-1), None, target.shape)
+    else:
+        at = flatten(logits, target, ignore_index=loss.ignore_index)
+    term = loss.fused_term(at.n_classes)
+    assert term is not None  # as `OnePass.compile` found
+    scale = loss.scale(at)
+    value, gradient = _elementwise_pass(at.logits, at.target, term, scale)
+    if scale is None:
+        value = reduced(value, at, loss.reduction)
+    if at.valid is not None:
+        share = 1 / at.valid.sum().clamp(min=1) if loss.reduction == "mean" else 1.0
+        gradient = torch.where(at.valid.unsqueeze(1), gradient * share, 0.0)
+    return value, unflatten_logits(gradient, logits.shape).to(logits.dtype)
+
+
+def _eager_pass(z: Tensor, y: Tensor, term: MarginTerm, scale: float | None) -> tuple[Tensor, Tensor]:
+    """Return the loss ``(M,)`` and its gradient, or both times ``scale`` and the first added up."""
+    n, k = z.shape
+    factor = 1.0 if scale is None else scale
+    step = max(1, _LOGITS_AT_ONCE // k)
+    if n <= step:
+        values, gradient = _value_and_gradient(z, y, term, factor, axis=1)
+    else:
+        values, gradient = z.new_empty(n), torch.empty_like(z)
+        for start in range(0, n, step):
+            rows = slice(start, start + step)
+            if k <= _FEW_CLASSES:
+                # With a third axis the turning is shared among threads, which it is not for a matrix.
+                turned = z[rows].t().unsqueeze(0).contiguous().squeeze(0)
+                values[rows], part = _value_and_gradient(turned, y[rows], term, factor, axis=0)
+                gradient[rows].unsqueeze(0).copy_(part.t().unsqueeze(0))
+            else:
+                values[rows], gradient[rows] = _value_and_gradient(z[rows], y[rows], term, factor, axis=1)
+    return (values if scale is None else values.sum() * scale), gradient
 
 
 def _value_and_gradient(z: Tensor, y: Tensor, term: MarginTerm, factor: float, axis: int) -> tuple[Tensor, Tensor]:
@@ -162,8 +239,8 @@ def _value_and_gradient(z: Tensor, y: Tensor, term: MarginTerm, factor: float, a
     return value.squeeze(axis), gradient
 
 
-def _compiled_value_and_gradient(z: Tensor, y: Tensor, term: MarginTerm, factor: float) -> tuple[Tensor, Tensor]:
-    """Do the same by elementwise operations and sums alone, which a compiler melts into two loops over the logits.
+def _elementwise_pass(z: Tensor, y: Tensor, term: MarginTerm, scale: float | None) -> tuple[Tensor, Tensor]:
+    """Do as `_eager_pass` by elementwise operations and sums alone, which a compiler melts into two loops.
 
     Classes that tie share what is added to the gradient of the predicted class.
     """
@@ -171,26 +248,32 @@ def _compiled_value_and_gradient(z: Tensor, y: Tensor, term: MarginTerm, factor:
     below = z - largest
     p = below.exp()
     total = p.sum(1, keepdim=True)
-    is_true = torch.arange(z.shape[1], device=z.device) == y.unsqueeze(1)
+    true = y.unsqueeze(1)
+    is_true = torch.arange(z.shape[1], device=z.device) == true
+    is_top = (below == 0).to(z.dtype)  # whole numbers would not be added up many at a time
+    n_top = is_top.sum(1, keepdim=True)
     over = (-below - term.margin).relu()
     slope = 2 * over if term.power == 2 else (over > 0).to(z.dtype)
-    value = total.log() - torch.where(is_true, below, 0.0).sum(1, keepdim=True)
-    value = value + term.up * (over**term.power).sum(1, keepdim=True)
+    # A search by index keeps the loop over few classes from being vectorised, and saves a sum over many.
+    few = z.shape[1] <= _FEW_CLASSES
+    of_true = torch.where(is_true, below, 0.0).sum(1, keepdim=True) if few else below.gather(1, true)
+    value = total.log() - of_true + term.up * (over**term.power).sum(1, keepdim=True)
     gradient = p / total - is_true.to(z.dtype) - term.up * slope
-    is_top = (below == 0).to(z.dtype)
-    n_top = is_top.sum(1, keepdim=True)
     pull = 0.0 if term.stopped else term.up * slope.sum(1, keepdim=True)
     if term.down:
-        lead = (largest - term.margin).relu() if term.from_zero else over.amax(1, keepdim=True)
+        lowest = 0.0 if term.from_zero else z.amin(1, keepdim=True)
+        lead = (largest - lowest - term.margin).relu()
         weight = term.down * (n_top if term.from_zero else 1.0)
         value = value + weight * lead**term.power
         push = weight * (2 * lead if term.power == 2 else (lead > 0).to(z.dtype))
         pull = pull + push
         if not (term.stopped or term.from_zero):
-            is_low = (over == lead).to(z.dtype)
+            is_low = (z == lowest).to(z.dtype)
             gradient = gradient - is_low * (push / is_low.sum(1, keepdim=True))
     gradient = gradient + is_top * (pull / n_top)
-    return value.squeeze(1), gradient * factor
+    if scale is None:
+        return value.squeeze(1), gradient
+    return value.sum() * scale, gradient * scale
 
 
 def _first_zero(x: Tensor, axis: int) -> Tensor:

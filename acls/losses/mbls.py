@@ -8,15 +8,14 @@ import torch
 from torch import Tensor
 
 from acls.errors import InputError
-from acls.losses.base import About, Epoch, Regularized
-from acls.losses.ce import CE
-from acls.losses.margin import MarginTerm
+from acls.losses.base import About, Epoch
+from acls.losses.margin import MarginTerm, OnePass
 from acls.losses.smoothing import Rule, Side
 from acls.modules import choose
 from acls.shapes import Positions
 
 
-class MbLS(Regularized):
+class MbLS(OnePass):
     """Cross-entropy plus weight/K sum_k max(0, z_ŷ - z_k - margin): logits may differ by the margin for free.
 
     The gradient goes through the largest logit too, so the predicted class is penalised, contrary to what the ACLS
@@ -49,10 +48,8 @@ class MbLS(Regularized):
         weight = self.weight if self.schedule == "constant" else self.current_weight.to(at.logits.dtype)
         return {"margin": excess * weight / at.n_classes}
 
-    def fused(self, at: Positions, scale: float | None) -> Tensor | None:
-        if at.soft or self.schedule != "constant" or type(self.base) is not CE:
-            return None
-        return self._term(self.weight / at.n_classes).with_cross_entropy(at.logits, at.target, scale)
+    def fused_term(self, n_classes: int) -> MarginTerm | None:
+        return self._term(self.weight / n_classes) if self.schedule == "constant" else None
 
     def end_epoch(self, now: Epoch) -> None:
         super().end_epoch(now)
