@@ -10,18 +10,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from acls.cli.output import add_output, say
 from acls.cli.settings import add_settings, full_path, settings_of
 from acls.errors import InputError, suggest
 from acls.options import leaves
 from acls.recipes import Recipe
-
-if TYPE_CHECKING:
-    from acls.reproduce.targets import Reproduced
 
 NAMES = ("table1", "table2", "table3", "table4", "table5", "table6", "tableA", "tableB",
          "figure1", "figure2", "figure3", "figureA", "statistics")  # fmt: skip
@@ -49,6 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engine", default="local", help="local, or ray for a cluster")
     parser.add_argument("--address", help="of the Ray cluster")
     parser.add_argument("--workers", type=int, help="runs at a time; by default one a core")
+    parser.add_argument("--wait", action="store_true", help="wait where another process is at the same study")
     add_output(parser, quiet="no progress bar, no tables")
     fixed = ("seed", "data.name", "data.root", "model.name")
     known = {name: leaf for name, leaf in leaves(Recipe).items() if name not in fixed and not name.startswith("loss.")}
@@ -74,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
         seeds=tuple(range(1, args.seeds + 1)),
         settings=settings_of(args),
         show=not (args.quiet or args.json),
+        wait=args.wait,
     )
     results = []
     for name in names:
@@ -84,7 +81,9 @@ def run(args: argparse.Namespace) -> int:
                 print(result.text())
             print(f"{name}: {setup.out / f'{name}.md'}" + "".join(f", {file}" for file in result.files))
     if args.json:
-        say(args, [_plain(result, setup.out) for result in results])
+        say(args, [{"folder": str(setup.out), **result.plain()} for result in results])
+    else:
+        print(f"over all of them: {setup.out / 'README.md'}")
     return int(any(result.failed for result in results))
 
 
@@ -103,12 +102,3 @@ def _roots(given: Sequence[str]) -> dict[str, str]:
         if not Path(roots[name]).exists():
             raise InputError(f"--data {words}: there is no {path}")
     return roots
-
-
-def _plain(result: Reproduced, out: Path) -> dict[str, object]:
-    claims = [
-        {"recipe": recipe, "claim": str(one.claim), "verdict": one.verdict, **asdict(one.difference)}
-        for recipe, one in result.judged
-    ]
-    files = [str(out / f"{result.name}.md"), *map(str, result.files)]
-    return {"name": result.name, "files": files, "claims": claims, "failed": [asdict(one) for one in result.failed]}

@@ -50,6 +50,8 @@ class Setup:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Dotted settings of all recipes."""
     show: bool = True
+    wait: bool = False
+    """Wait where another process is at the same study, instead of refusing."""
 
     def recipe(self, paper: str) -> Recipe | None:
         """The recipe that stands for one of the paper's; None where it has no sibling of that size."""
@@ -75,7 +77,8 @@ class Study:
 
     def run(self) -> list[Failed]:
         """Train what is not trained yet."""
-        return run_study(self._cells, self.setup.engine, progress=Progress(show=self.setup.show))
+        progress = Progress(show=self.setup.show)
+        return run_study(self._cells, self.setup.engine, wait=self.setup.wait, progress=progress)
 
     def rows(self, label: str, split: str = "test") -> list[Row]:
         """The rows of a line, a seed each."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from acls.report.figures import activity, heatmap, margins, reliability, smoothi
 from acls.report.figures.style import canvas, save
 from acls.report.results import metric
 from acls.report.tables import Table
-from acls.reproduce import published
+from acls.reproduce import published, summary
 from acls.reproduce.claims import Judged, judge
 from acls.reproduce.experiments import EMBEDDED, EXPERIMENTS, LINES, MARGINS, Experiment, Line
 from acls.reproduce.runs import Setup, Study, studies
@@ -47,6 +47,19 @@ class Reproduced:
         """The page of the target in Markdown."""
         return "\n\n".join([f"# {self.title}", *self.parts]) + "\n"
 
+    def plain(self) -> dict[str, Any]:
+        """Return it as JSON can hold it, with the names of its files."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "files": [f"{self.name}.md", *(file.name for file in self.files)],
+            "claims": [
+                {"recipe": recipe, "claim": str(one.claim), "verdict": one.verdict, **asdict(one.difference)}
+                for recipe, one in self.judged
+            ],
+            "failed": [asdict(one) for one in self.failed],
+        }
+
 
 def reproduce(name: str, setup: Setup) -> Reproduced:
     """Run what is not run yet, write ``NAME.md`` and the figures into the output folder, and return it all."""
@@ -54,6 +67,8 @@ def reproduce(name: str, setup: Setup) -> Reproduced:
     for failure in result.failed:
         result.parts.append(f"{failure.method}, seed {failure.seed}, did not finish: {failure.why}.")
     write_text(setup.out / f"{name}.md", result.text())
+    summary.keep(setup.out, {"scale": setup.scale, "seeds": str(len(setup.seeds)), **result.plain()})
+    summary.summarise(setup.out, TARGETS)
     return result
 
 

@@ -35,6 +35,19 @@ def test_tables_share_their_runs_and_say_what_stands_in(tmp_path, capsys):
     assert "| ACLS, margin | - | 1.05 | 1.03 |" in out
     assert out.count("cannot be told at this n") + out.count("reproduced |") == 4
     assert (tmp_path / "figure3-digits_cnn.svg").is_file()
+    summary = (tmp_path / "README.md").read_text()
+    assert "Of 4 claims" in summary
+    assert "[figure3](figure3.md)" in summary
+    assert "| digits_cnn | 8 |" in summary  # four methods, two seeds; nothing was trained again
+
+
+def test_another_process_at_the_study_is_waited_for_or_named(tmp_path, capsys):
+    words = ["reproduce", "statistics", "--out", str(tmp_path), *TINY]
+    study = Store(tmp_path / "studies" / "digits_cnn", create=True)
+    with study.lock():
+        assert main(words) == 2
+    assert "wait for it with --wait" in capsys.readouterr().err
+    assert main([*words, "--wait"]) == 0
 
 
 def test_data_are_named_as_a_comparison_names_them_so_that_runs_are_shared(tmp_path, monkeypatch):
