@@ -21,7 +21,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("study", metavar="STUDY", help="folder that acls compare wrote")
     parser.add_argument("out", metavar="OUT", help="folder for the copy")
     parser.add_argument(
-        "--no-outputs", action="store_true", help="numbers only: the page will have tables but no diagrams"
+        "--no-outputs",
+        action="store_true",
+        help="numbers only, with intervals of differences: the page will have no diagrams",
     )
     add_output(parser, quiet="print nothing but errors")
 

@@ -19,6 +19,7 @@ from acls.study.engine import Engine
 from acls.study.methods import methods_of
 from acls.study.progress import Progress
 from acls.study.ranking import Resampled, resample
+from acls.study.resamples import resampled
 from acls.study.runs import (
     NONE,
     Cell,
@@ -27,7 +28,6 @@ from acls.study.runs import (
     chosen,
     evaluated,
     numbers,
-    outputs,
     plan,
     run_study,
 )
@@ -101,11 +101,15 @@ class Study:
         """The metrics behind a row on resampled samples, to compare it with others on the same samples."""
         key = row.run, row.posthoc, row.split
         if key not in self._resampled:
-            found = outputs(self._folder, row) if row.split == "test" else self.predictions(row, row.split)
-            counted = evaluated(found).blocks
-            assert counted is not None  # there are predictions
-            self._resampled[key] = resample(counted)
+            self._resampled[key] = self._resample(row)
         return self._resampled[key]
+
+    def _resample(self, row: Row) -> Resampled:
+        if row.split == "test":
+            return resampled(self._folder, row)
+        counted = evaluated(self.predictions(row, row.split)).blocks
+        assert counted is not None  # there are predictions
+        return resample(counted)
 
     def _remeasured(self, row: Row, line: Line, split: str) -> Row:
         if line.posthoc != NONE:

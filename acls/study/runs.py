@@ -77,7 +77,7 @@ def plan(folder: str | Path, recipe: Recipe, methods: str, seeds: Iterable[int],
             replace(method.recipe, seed=seed),
             method.name,
             str(Path(folder).absolute()),
-            f"runs/{_file_name(method.name)}-{seed}",
+            f"runs/{file_name(method.name)}-{seed}",
             after,
         )
         for seed in seeds
@@ -234,10 +234,11 @@ def _calibrated(calibrator: Calibrator, predictions: Predictions) -> Predictions
 
 
 def _calibrator_file(folder: RunFolder, name: str) -> Path:
-    return folder.path / "calibrators" / f"{_file_name(name)}.safetensors"
+    return folder.path / "calibrators" / f"{file_name(name)}.safetensors"
 
 
-def _file_name(method: str) -> str:
+def file_name(method: str) -> str:
+    """A method as the name of a file or folder."""
     return re.sub(r"[^A-Za-z0-9.=_]+", "-", method).strip("-")
 
 

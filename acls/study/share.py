@@ -14,6 +14,7 @@ from acls.errors import InputError
 from acls.predictions import Predictions
 from acls.recipes import load_recipe, save_recipe
 from acls.storage import write_text
+from acls.study import resamples
 from acls.study.store import NAME, Row, Store
 from acls.train import RunFolder
 
@@ -24,9 +25,10 @@ HALF = 60_000.0
 def share(folder: str | Path, out: str | Path, *, outputs: bool = True) -> int:
     """Copy a study into another folder, and return how many runs it has.
 
-    Of each run there are its recipe, its curve, its calibrators and, unless told otherwise, its test outputs in half
-    precision, from which the page draws its diagrams and tests differences; the stored numbers stay as they were
-    measured. Where the data was is reduced to the name of the file or folder. What is there already is written anew.
+    Of each run there are its recipe, its curve, its calibrators and its test outputs in half precision, from which the
+    page draws its diagrams and tests differences; the stored numbers stay as they were measured. Without outputs there
+    are its metrics on resampled test samples, from which differences have their intervals all the same. Where the data
+    was is reduced to the name of the file or folder. What is there already is written anew.
     """
     store, out = Store(folder), Path(out)
     if out.resolve() == store.folder.resolve():
@@ -40,6 +42,10 @@ def share(folder: str | Path, out: str | Path, *, outputs: bool = True) -> int:
     runs = dict.fromkeys(row.run for row in rows)
     for run in runs:
         _copy(RunFolder(store.folder / run), RunFolder(out / run), outputs)
+    if not outputs:
+        for row in rows:
+            if resamples.known(store.folder, row):
+                resamples.keep(store.folder, row, out)
     return len(runs)
 
 
@@ -75,8 +81,13 @@ def _copy(run: RunFolder, to: RunFolder, outputs: bool) -> None:
 
 def _anonymous(environment: dict[str, Any]) -> dict[str, Any]:
     """Without the places of files in the command."""
-    command = [PurePath(word).name if PurePath(word).is_absolute() else word for word in environment.get("command", [])]
-    return {**environment, "command": command}
+    return {**environment, "command": [_last_name(word) for word in environment.get("command", [])]}
+
+
+def _last_name(word: str) -> str:
+    """A word of a command, of a path in it, as in ``--data cifar10=/data/cifar10.zip``, only the last name."""
+    before, equals, path = word.rpartition("=")
+    return f"{before}{equals}{PurePath(path).name}" if PurePath(path).is_absolute() else word
 
 
 def _halved(predictions: Predictions) -> Predictions:

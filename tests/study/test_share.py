@@ -1,5 +1,7 @@
 """A shared study: the same numbers and diagrams, a fraction of the size, nothing of where it was made."""
 
+import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,8 @@ import pytest
 from acls.cli import main
 from acls.errors import InputError
 from acls.report.page import of_path, render
+from acls.study.ranking import difference
+from acls.study.resamples import resampled
 from acls.study.runs import run_study
 from acls.study.share import share
 from acls.study.store import Store
@@ -43,6 +47,21 @@ def test_without_outputs_the_tables_are_left(study, tmp_path):
     assert "ACLS(margin=4.0)" in render(subjects, title="shared")
 
 
+def test_without_outputs_differences_have_the_same_intervals(study, tmp_path):
+    share(study, tmp_path / "copy", outputs=False)
+    share(tmp_path / "copy", tmp_path / "copy of the copy", outputs=False)
+    rows = Store(study).rows()
+    for posthoc in {row.posthoc for row in rows}:
+        ce, acls = (
+            [row for row in rows if row.method.startswith(name) and row.posthoc == posthoc] for name in ("CE", "ACLS")
+        )
+        expected = difference(acls, ce, "ece", partial(resampled, study))
+        assert expected.low < expected.value < expected.high
+        for place in ("copy", "copy of the copy"):
+            found = difference(acls, ce, "ece", partial(resampled, tmp_path / place))
+            assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-6)
+
+
 def test_no_file_tells_where_the_study_or_the_data_was(study, tmp_path):
     rows = Store(study).rows()
     place = "/home/somebody/private/cifar10_train.zip"
@@ -51,7 +70,28 @@ def test_no_file_tells_where_the_study_or_the_data_was(study, tmp_path):
     Store(study).add(*rows)
     for recipe in study.glob("runs/*/recipe.yaml"):
         recipe.write_text(recipe.read_text().replace("root: null", f"root: {place}"))
+    for environment in study.glob("runs/*/environment.json"):
+        told = json.loads(environment.read_text())
+        told["command"] = [
+            "acls",
+            "reproduce",
+            "--data",
+            f"cifar10={place}",
+            "--out",
+            place,
+            f"--root={place}",
+            "--epochs=2",
+        ]
+        environment.write_text(json.dumps(told))
     share(study, tmp_path / "copy")
+    kept = json.loads(next((tmp_path / "copy").rglob("environment.json")).read_text())["command"]
+    assert kept[3:] == [
+        "cifar10=cifar10_train.zip",
+        "--out",
+        "cifar10_train.zip",
+        "--root=cifar10_train.zip",
+        "--epochs=2",
+    ]
     for file in (tmp_path / "copy").rglob("*"):
         if file.is_file():
             content = file.read_bytes()
