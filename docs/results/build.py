@@ -19,14 +19,15 @@ from acls.report.tables import Table, spread
 from acls.reproduce.claims import Claim, Judged
 from acls.reproduce.published import LAMBDA_1, LAMBDA_2
 from acls.storage import write_text
-from acls.study.ranking import Difference, Resampled, difference, resample
+from acls.study.ranking import Difference, Resampled, difference
+from acls.study.resamples import resampled
 from acls.study.runs import NONE, evaluated, outputs
 from acls.study.store import Row, Store
 
 HERE = Path(__file__).parent
 README = HERE.parents[1] / "README.md"
 BEGIN, END = "<!-- results: written by make results -->", "<!-- end of results -->"
-COLUMNS = ("accuracy", "ece", "ece_floor", "aece", "classwise_ece", "nll")
+COLUMNS = ("accuracy", "miou", "ece", "ece_floor", "aece", "classwise_ece", "nll")
 T = "Temperature"
 ACLS, RELEASED, AUTO = "ACLS(margin=6.0)", "ACLS(margin=6.0, form='released')", "AutoACLS(margin=6.0)"
 ORDER = (
@@ -40,8 +41,8 @@ RIVALS = {"CE": "CE", "LS": "LabelSmoothing", "MbLS": "MbLS(margin=6.0)", "CRL":
 class Study:
     """A stored study: its rows by method and post-hoc method, and what it takes to compare them."""
 
-    def __init__(self, name: str, title: str, commands: Sequence[str]) -> None:
-        self.name, self.title, self.commands = name, title, commands
+    def __init__(self, name: str, title: str, commands: Sequence[str], samples: str = "test images") -> None:
+        self.name, self.title, self.commands, self.samples = name, title, commands, samples
         self.folder = HERE / "studies" / name
         self.rows = Store(self.folder).rows()
         self._resampled: dict[tuple[str, str], Resampled] = {}
@@ -59,9 +60,7 @@ class Study:
         """The metrics behind a row on resampled samples, computed once."""
         key = row.run, row.posthoc
         if key not in self._resampled:
-            found = evaluated(outputs(self.folder, row)).blocks
-            assert found is not None
-            self._resampled[key] = resample(found)
+            self._resampled[key] = resampled(self.folder, row)
         return self._resampled[key]
 
     @property
@@ -70,7 +69,7 @@ class Study:
 
     def minus(self, one: tuple[str, str], other: tuple[str, str], name: str) -> Difference:
         """A metric of one (method, post-hoc method) minus the other's."""
-        found = difference(self.of(*one), self.of(*other), name, self.resampled if self.has_outputs else None)
+        found = difference(self.of(*one), self.of(*other), name, self.resampled)
         assert found is not None, (one, other)
         return found
 
@@ -85,7 +84,7 @@ class Study:
         newline = "\n"
         return (
             f"{len(runs)} networks, {' to '.join(map(str, {seeds[0]: 0, seeds[-1]: 0}))} seeds a method, "
-            f"n = {runs[0].n:,} test images. Training took "
+            f"n = {runs[0].n:,} {self.samples}. Training took "
             f"{sum(seconds) / 3600:.1f} hours of one core in all (two runs at a time on two cores, shared with other "
             f"work), {statistics.median(seconds):.0f} s a run in the middle.\n\n```\n{newline.join(self.commands)}\n```"
         )
@@ -130,7 +129,17 @@ TINY = Study(
         "acls share studies/tiny_imagenet_mini docs/results/studies/tiny_imagenet_mini",
     ),
 )
-STUDIES = (CIFAR, VARIANTS, TINY)
+VOC = Study(
+    "voc_mini",
+    "PASCAL VOC, segmentation of 240 images",
+    (
+        "acls compare voc_mini --root voc2012_animals_small.zip --out studies/voc_mini --seeds 3 "
+        '--methods "CE, LabelSmoothing, Focal, ECP, MbLS, ACLS"',
+        "acls share studies/voc_mini docs/results/studies/voc_mini --no-outputs",
+    ),
+    samples="pixels of 60 test images",
+)
+STUDIES = (CIFAR, VARIANTS, TINY, VOC)
 
 
 # -- sentences ---------------------------------------------------------------------------------------------------------
@@ -279,10 +288,16 @@ def small_page(study: Study, name: str) -> None:
     """A few methods on other data."""
     acls = next(method for method in study.methods if method.startswith("ACLS"))
     rivals = {method.split("(")[0]: method for method in study.methods if method != acls}
+    learnt = f"Training accuracy ends at {100 * _training_accuracy(study):.1f} % with cross-entropy."
+    note = (
+        f"[The page of all networks]({name}.html)."
+        if study.has_outputs
+        else "The outputs are too large to be stored; their metrics on resampled images are."
+    )
     page(
         name,
         f"# {study.title}",
-        f"{study.how()}\n\n[The page of all networks]({name}.html).",
+        f"{study.how()}\n\n{learnt} {note}",
         study_table(study),
         "## ACLS minus the others",
         against(study, acls, rivals, ("ece", "nll", "accuracy")),
@@ -310,7 +325,8 @@ def answers_page() -> None:
         "README",
         "# Real results: what the methods do on real images",
         f"{runs} networks were trained for this, on two cores, by the commands on the pages of "
-        "[CIFAR-10](cifar10.md), [variants of ACLS](variants.md) and [Tiny-ImageNet](tiny_imagenet.md). "
+        "[CIFAR-10](cifar10.md), [variants of ACLS](variants.md), [Tiny-ImageNet](tiny_imagenet.md) and "
+        "[VOC](voc.md). "
         "These are small networks: what they show holds for them, and the sizes of effects will be "
         "others elsewhere. `make results` writes these pages from the stored studies, without training. An answer "
         "says *lower* or *higher* only where the 95 % interval of the difference, over seeds and test images, "
@@ -350,7 +366,7 @@ def answers_page() -> None:
         "seeds, so what it gains by that is seen too kindly; all of them:",
         rates_table(),
         "## Elsewhere",
-        _elsewhere(TINY),
+        f"{_elsewhere(TINY)}\n{_elsewhere(VOC)}",
         "## What of the paper's claims is reproduced",
         paper_claims(),
         (HERE / "text" / "recommendation.md").read_text(encoding="utf-8").strip(),
@@ -366,8 +382,8 @@ def _elsewhere(study: Study) -> str:
     )
     scaled = told(study.minus(("CE", T), (acls, NONE), "ece"))
     return (
-        f"- {study.title} (n = {study.rows[0].n:,}): the ECE of ACLS against {found}. CE after temperature "
-        f"scaling against ACLS as it is: {scaled}."
+        f"- {study.title} (n = {study.rows[0].n:,} {study.samples}): the ECE of ACLS against {found}. "
+        f"CE after temperature scaling against ACLS as it is: {scaled}."
     )
 
 
@@ -530,6 +546,7 @@ def main(*, interactive: bool = True) -> None:
     cifar_page()
     variants_page()
     small_page(TINY, "tiny_imagenet")
+    small_page(VOC, "voc")
     answers_page()
     if interactive:
         for study, name in ((CIFAR, "cifar10"), (TINY, "tiny_imagenet")):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
-PAGES = ("README", "cifar10", "variants", "tiny_imagenet")
+PAGES = ("README", "cifar10", "variants", "tiny_imagenet", "voc")
 
 
 @pytest.fixture(scope="module")
