@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import field
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -22,6 +23,9 @@ KERNEL, DILATION = 5, 2
 REACH = DILATION * (KERNEL // 2)
 LARGEST_FACTOR = 3.0
 """The log of how far a position's temperature may be from the common one."""
+FOLDS = 3
+FEWEST_MAPS = 12
+"""From here on maps are held out, a fold after the other, to tell how long to train."""
 BATCH = 2**20
 """Positions times classes of the maps in one training step."""
 
@@ -35,6 +39,7 @@ class LTS(Calibrator):
     Four maps of the logits are mixed by gates in a tree, and the result is mixed with a map of the image by one more
     gate: ``T = T0 exp(m)``, with T0 the best common temperature and m starting close to 0. Without image in
     ``fit(logits, target, image=...)`` that branch is left out, also in use. Rows ``(N, K)`` are maps of one position.
+    Cross-validation over maps tells after how many passes to stop; where none helps, T0 alone is left.
     (Ding et al., ICCV 2021. There all weights start at 0, which keeps the four maps equal for ever; here a small
     random start, from ``seed``, tells them apart, and positivity comes from exp instead of relu.)
     """
@@ -122,14 +127,29 @@ class LTS(Calibrator):
         return Outcome(after=after, at_boundary=solved.at_boundary, warnings=solved.warnings)
 
     def _train(self, parts: list[Part]) -> None:
-        """Lower the NLL by Adam, a batch of maps a step, and keep the best of the passes over all."""
+        """Lower the NLL, for as many passes as lower that of maps that are held out; none where none does."""
+        start = self._weights()
+        number = max(1, -(-self.steps // len(parts)))
+        passes = self._passes(parts, number)
+        if sum(len(logits) for logits, _, _ in parts) >= FEWEST_MAPS:
+            held_out = torch.zeros((), dtype=torch.float64)
+            for fold in range(FOLDS):
+                rest, held = _parted(parts, fold)
+                losses = [self._nll(held, weights) for weights in (start, *self._passes(rest, number))]
+                held_out = held_out + torch.tensor(losses, dtype=torch.float64)
+            passes = islice(passes, int(held_out.argmin()))
+        best = min((start, *passes), key=lambda weights: self._nll(parts, weights))
+        names = ("logit_weight", "logit_bias", "image_weight", "image_bias")
+        self._learn(best[0], **dict(zip(names, best, strict=True)))
+
+    def _passes(self, parts: list[Part], number: int) -> Iterator[list[Tensor]]:
+        """Yield the weights after each pass over the maps by Adam, a batch of maps a step."""
         weights = self._weights()
         first, second = ([torch.zeros_like(weight) for weight in weights] for _ in range(2))
-        passes = max(1, -(-self.steps // len(parts)))
-        best, least = weights, self._nll(parts, weights)
-        for step in range(passes * len(parts)):
+        steps = number * len(parts)
+        for step in range(steps):
             gradients = self._gradients(*parts[step % len(parts)], weights)
-            rate = self.learning_rate * (1 + math.cos(math.pi * step / (passes * len(parts)))) / 2
+            rate = self.learning_rate * (1 + math.cos(math.pi * step / steps)) / 2
             for moment, kept, power in ((first, 0.9, 1), (second, 0.999, 2)):
                 for own, gradient in zip(moment, gradients, strict=True):
                     own.mul_(kept).add_(gradient**power, alpha=1 - kept)
@@ -138,11 +158,7 @@ class LTS(Calibrator):
                 for weight, a, b in zip(weights, first, second, strict=True)
             ]
             if (step + 1) % len(parts) == 0:
-                nll = self._nll(parts, weights)
-                if nll < least:
-                    best, least = weights, nll
-        names = ("logit_weight", "logit_bias", "image_weight", "image_bias")
-        self._learn(best[0], **dict(zip(names, best, strict=True)))
+                yield weights
 
     def _gradients(
         self, logits: Tensor, target: Tensor, image: Tensor | None, weights: list[Tensor]
@@ -227,6 +243,20 @@ def _split(logits: Tensor, target: Tensor, image: Tensor | None = None) -> Itera
     order = codes(maps.flatten(1), torch.zeros_like(target.flatten(1)[:, 0])).argsort(stable=True)
     for own in torch.split(order, max(1, BATCH // maps[0].numel())):
         yield maps[own], target[own], None if image is None else image[own]
+
+
+def _parted(parts: list[Part], fold: int) -> tuple[list[Part], list[Part]]:
+    """Part a fold of the maps from the others, batch by batch."""
+    rest: list[Part] = []
+    held: list[Part] = []
+    seen = 0
+    for logits, target, image in parts:
+        own = (torch.arange(len(logits), device=logits.device) + seen) % FOLDS == fold
+        seen += len(logits)
+        for chosen, into in ((~own, rest), (own, held)):
+            if chosen.any():
+                into.append((logits[chosen], target[chosen], None if image is None else image[chosen]))
+    return rest, held
 
 
 def _moments(rows: Rows) -> tuple[Tensor, Tensor]:

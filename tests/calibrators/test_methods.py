@@ -414,3 +414,17 @@ def test_the_guard_keeps_the_model_and_can_be_taken_off():
     assert any("kept as it is" in warning for warning in guarded.report.warnings)
     assert torch.allclose(guarded(logits), logits.log_softmax(1), atol=1e-5)
     assert free.report.after.nll > free.report.before.nll
+
+
+def test_local_temperatures_are_left_out_where_unseen_maps_have_nothing_of_them():
+    """With few maps whose labels follow one temperature; trained to the end it was 0.011 above it."""
+
+    def made(n, seed):
+        generator = torch.Generator().manual_seed(seed)
+        z = 2 * torch.randn(n, 5, 8, 8, generator=generator)
+        probs = (z / 2).softmax(1).movedim(1, -1).flatten(0, -2)
+        return z, torch.multinomial(probs, 1, generator=generator).view(n, 8, 8)
+
+    (z, y), (unseen, truth) = made(16, 0), made(300, 1)
+    common, local = (float(nll_loss(calibrator.fit(z, y)(unseen), truth)) for calibrator in (Temperature(), LTS()))
+    assert local < common + 1e-4
