@@ -93,10 +93,11 @@ def _table(name: str, setup: Setup) -> Reproduced:
     return result
 
 
-def _beside(experiment: Experiment, paper: str, rows: dict[str, list[Row]]) -> Table:
-    header = ["method", "paper: acc", "ECE", "AECE", "ours: acc", "ECE", "95 %", "floor", "AECE", "seeds", "n"]
-    shown = Table(header)
-    for label, printed in experiment.printed[paper].items():
+def _beside(experiment: Experiment, recipe: str, rows: dict[str, list[Row]]) -> Table:
+    right = "acc" if experiment.accuracy == "accuracy" else "mIoU"
+    paper = [f"paper: {right}", "ECE", "AECE"]
+    shown = Table(["method", *paper, f"ours: {right}", "ECE", "95 %", "floor", "AECE", "seeds", "n"])
+    for label, printed in experiment.printed[recipe].items():
         theirs = ["-" if value is None else f"{value:.2f}" for value in printed]
         ours = rows[label]
         if not ours:
