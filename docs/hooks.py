@@ -13,15 +13,15 @@ SECTIONS = {"methods": methods.navigation, "calibrators": calibrators.navigation
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put the made pages where the navigation names their section, and the results, once there are any."""
+    """Put the made pages where the navigation names their section, and the results, of which commands write pages."""
     nav: list[Any] = []
     for entry in config.nav or []:
         ((title, target),) = entry.items()
         made = isinstance(target, str) and target in SECTIONS
         nav.append({title: SECTIONS[target]() if made else target})
-    results = sorted(Path(config.docs_dir, "results").glob("*.md"))
-    if results:
-        nav.insert(-1, {"Results": [f"results/{path.name}" for path in results]})
+    for title, folder in (("Results", "results"), ("The paper, reproduced", "reproduction")):
+        pages = sorted(Path(config.docs_dir, folder).glob("*.md"))
+        nav.insert(-1, {title: [f"{folder}/{path.name}" for path in pages]})
     config.nav = nav
     return config
 

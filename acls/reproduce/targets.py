@@ -211,14 +211,21 @@ def _figure2(name: str, setup: Setup) -> Reproduced:
     _note_scale(result, setup, papers)
     for study in studies(setup, papers, {label: LINES[label] for label in labels}).values():
         result.failed += study.run()
-        drawn, axes = canvas(1, len(labels), width=2.0 * len(labels), height=2.2)
+        drawn, (*axes, key) = canvas(2, 4, width=9.0, height=5.0)
+        key.axis("off")
         for label, ax in zip(labels, axes, strict=True):
             rows = study.rows(label)
-            if rows:
-                suite = evaluated(study.predictions(rows[0])).suite
-                assert suite is not None  # there are predictions
-                reliability.draw(reliability.prepare(suite.bins.reliability()), ax)
-            ax.set_title(label)
+            if not rows:
+                ax.axis("off")
+                continue
+            suite = evaluated(study.predictions(rows[0])).suite
+            assert suite is not None  # there are predictions
+            found = reliability.prepare(suite.bins.reliability())
+            reliability.draw(found, ax)
+            ax.set_title(f"{label}: ECE {100 * found.ece:.2f} %", fontsize="medium")
+            # One for all, beside the panels: in one of this size it would hide the bars.
+            key.legend(*ax.get_legend_handles_labels(), loc="center", title=f"n = {found.n:,}", frameon=False)
+            ax.legend().remove()
         _saved(result, setup, drawn, study.recipe.name)
     return result
 
