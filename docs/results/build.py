@@ -237,7 +237,7 @@ def cifar_page() -> None:
         f"accuracy ends at {100 * _training_accuracy(CIFAR):.1f} % with cross-entropy. Mean ± standard deviation "
         "over seeds; *floor*: the ECE that a calibrated network with the same confidences would show at this n. All "
         "methods are at their published settings, the margin being 6, and the checkpoint is the best in validation "
-        "accuracy. [The page of all networks](cifar10.html) has diagrams and intervals.",
+        "accuracy. [The page of all networks](cifar10-networks.html) has diagrams and intervals.",
         study_table(CIFAR),
         "## ACLS against others",
         "Form `paper` (the default), minus the method named: below 0 is lower. The intervals count seeds and test "
@@ -290,7 +290,7 @@ def small_page(study: Study, name: str) -> None:
     rivals = {method.split("(")[0]: method for method in study.methods if method != acls}
     learnt = f"Training accuracy ends at {100 * _training_accuracy(study):.1f} % with cross-entropy."
     note = (
-        f"[The page of all networks]({name}.html)."
+        f"[The page of all networks]({name}-networks.html)."
         if study.has_outputs
         else "The outputs are too large to be stored; their metrics on resampled images are."
     )
@@ -550,7 +550,7 @@ def main(*, interactive: bool = True) -> None:
     answers_page()
     if interactive:
         for study, name in ((CIFAR, "cifar10"), (TINY, "tiny_imagenet")):
-            write(study.folder, HERE / f"{name}.html", title=study.title)
+            write(study.folder, HERE / f"{name}-networks.html", title=study.title)
 
 
 if __name__ == "__main__":
