@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ _LOGITS_AT_ONCE = 1 << 18
 # Up to here blocks are turned so that sums over classes run along the samples, which the processor does many at a time.
 _FEW_CLASSES = 128
 _VECTORISED_FROM = 1 << 14
+_SKIP_GLOBALS = getattr(torch.compiler, "skip_guard_on_globals_unsafe", None)  # of newer versions of torch
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,12 @@ class OnePass(Regularized):
         takes half the time of ``torch.compile(loss)``. A copy is not compiled, as with any module.
         """
         if self.class_weight is None and type(self.base) is CE and self.fused_term(n_classes=2) is not None:
-            self._compiled = torch.compile(_whole_pass, *args, **{"fullgraph": True, **options})
+            settings = {"fullgraph": True, **options}
+            if _SKIP_GLOBALS is not None and "mode" not in options:
+                # What the pass reads beside its inputs are functions and constants of this package: to look in each
+                # call whether they are still the same takes a tenth of the time of a small batch.
+                settings["options"] = {"guard_filter_fn": _SKIP_GLOBALS, **options.get("options", {})}
+            self._compiled = torch.compile(_with_own_code(_whole_pass), *args, **settings)
         else:
             super().compile(*args, **options)
 
@@ -145,6 +152,11 @@ def _well_formed(logits: Tensor, target: Tensor) -> bool:
     else:
         fits = logits.ndim > 2 and target.shape == logits.shape[:1] + logits.shape[2:]
     return fits and target.dtype == torch.int64 and logits.is_floating_point()
+
+
+def _with_own_code(function: Any) -> FunctionType:
+    """Return a copy of a function: compilers keep what they made with the code, and make but so much for one."""
+    return FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
 
 
 def _whole_pass(logits: Tensor, target: Tensor, loss: OnePass, all_count: bool) -> tuple[Tensor, Tensor]:

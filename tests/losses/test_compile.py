@@ -9,6 +9,7 @@ import torch
 
 from acls.errors import InputError
 from acls.losses import ACLS, CE, REGISTRY, AutoACLS, Focal, MbLS
+from acls.losses.acls import FORMS
 from tests.contract.losses import inputs, ready, value_and_gradient
 
 POINTWISE = [name for name, kind in REGISTRY.items() if not kind.couples_samples and name != "CaPE"]
@@ -104,6 +105,20 @@ def test_soft_labels_and_class_weights_do_without_the_compiled_pass():
     weighted = ACLS(class_weight=torch.arange(1.0, 6.0))
     assert torch.equal(in_place(ACLS(), "eager")(z, soft), ACLS()(z, soft))
     torch.testing.assert_close(in_place(weighted, "eager")(z, y), weighted(z, y))
+
+
+def test_compiled_losses_do_not_take_each_other_for_themselves():
+    torch._dynamo.reset()
+    makes = [partial(kind, margin=margin) for kind in (ACLS, MbLS, AutoACLS) for margin in (1.0, 2.0)]
+    makes += [partial(ACLS, margin=1.0, form=form) for form in FORMS]
+    z, y, _ = inputs(9, 5, dtype=torch.float32)
+    pairs = [(in_place(make(), "eager"), make()) for make in makes]
+    for _ in range(2):
+        for compiled, loss in pairs:
+            for ours, expected in zip(
+                value_and_gradient(compiled, z, y, None), value_and_gradient(loss, z, y, None), strict=True
+            ):
+                torch.testing.assert_close(ours, expected)
 
 
 def test_a_compiled_loss_can_be_copied_and_saved():
