@@ -289,11 +289,12 @@ def small_page(study: Study, name: str) -> None:
     acls = next(method for method in study.methods if method.startswith("ACLS"))
     rivals = {method.split("(")[0]: method for method in study.methods if method != acls}
     learnt = f"Training accuracy ends at {100 * _training_accuracy(study):.1f} % with cross-entropy."
-    note = (
-        f"[The page of all networks]({name}-networks.html)."
-        if study.has_outputs
-        else "The outputs are too large to be stored; their metrics on resampled images are."
-    )
+    note = f"[The page of all networks]({name}-networks.html) has diagrams and curves."
+    if not study.has_outputs:
+        note = (
+            "The outputs are too large to be stored; their metrics on resampled images are. "
+            f"[The page of all networks]({name}-networks.html) has their training curves."
+        )
     page(
         name,
         f"# {study.title}",
@@ -549,7 +550,7 @@ def main(*, interactive: bool = True) -> None:
     small_page(VOC, "voc")
     answers_page()
     if interactive:
-        for study, name in ((CIFAR, "cifar10"), (TINY, "tiny_imagenet")):
+        for study, name in ((CIFAR, "cifar10"), (TINY, "tiny_imagenet"), (VOC, "voc")):
             write(study.folder, HERE / f"{name}-networks.html", title=study.title)
 
 
