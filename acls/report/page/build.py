@@ -36,7 +36,7 @@ from acls.storage import write_text
 from acls.study.ranking import Ranked
 from acls.study.store import Number
 
-COLUMNS = ("accuracy", "ece", "aece", "classwise_ece", "nll", "brier")
+COLUMNS = ("accuracy", "miou", "ece", "aece", "classwise_ece", "nll", "brier")
 """Metrics of the table over seeds."""
 CLASSES = 1000
 """Rows of classes in all, shared out among the networks: a page stays small with many of either."""
