@@ -6,6 +6,7 @@ a ridge on them pulls towards temperature scaling. The problem is convex and, th
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -200,6 +201,8 @@ class Fitted:
     strength: Strength
     gap: float
     at_boundary: bool
+    held_out: float
+    """The NLL of cross-validation at the strength that it chose; NaN where a strength was given, or data is scarce."""
 
 
 def fit_affine(
@@ -218,7 +221,9 @@ def fit_affine(
     def scaled(logits: Tensor) -> Tensor:
         return features(logits.double()) * scale
 
-    chosen = _choose_strength(design, _fold_chunks(rows, scaled)) if strength is None else (strength, strength)
+    chosen, held_out = (strength or 0.0, strength or 0.0), math.nan
+    if strength is None:
+        chosen, held_out = _choose_strength(design, _fold_chunks(rows, scaled))
     data: Chunks = _Scaled(rows, scaled)
     if rows.held and some.numel() <= HELD_IN_DOUBLE:
         data = list(data)
@@ -226,7 +231,7 @@ def fit_affine(
     weight, bias = design.matrix(solution.values)
     eye = torch.eye(design.n_classes, dtype=torch.float64, device=weight.device)
     weight = (weight + (1 if weight.ndim == 1 else eye)) * scale
-    return Fitted(weight, bias, chosen, solution.gap, start.at_boundary or not solution.converged)
+    return Fitted(weight, bias, chosen, solution.gap, start.at_boundary or not solution.converged, held_out)
 
 
 class _Scaled:
@@ -248,19 +253,20 @@ def _fold_chunks(rows: Rows, scaled: Callable[[Tensor], Tensor]) -> list[Chunks]
     return [list(chunks(scaled(logits[one]).float(), labels[one])) for one in own if one.any()]
 
 
-def _choose_strength(design: Design, folds: list[Chunks]) -> Strength:
+def _choose_strength(design: Design, folds: list[Chunks]) -> tuple[Strength, float]:
     """Choose by cross-validation: first for the diagonal and the bias alone, then for the rest beside them."""
     if len(folds) < 2:
-        return 1.0, 1.0
+        return (1.0, 1.0), math.nan
     few = Diagonal(design.n_classes)
-    diagonal = _walk(lambda strength, starts: _held_out(few, folds, (strength, strength), starts))
+    diagonal, nll = _walk(lambda strength, starts: _held_out(few, folds, (strength, strength), starts))
     if isinstance(design, Diagonal):
-        return diagonal, diagonal
-    return diagonal, _walk(lambda strength, starts: _held_out(design, folds, (diagonal, strength), starts))
+        return (diagonal, diagonal), nll
+    rest, nll = _walk(lambda strength, starts: _held_out(design, folds, (diagonal, strength), starts))
+    return (diagonal, rest), nll
 
 
-def _walk(held_out: Callable[[float, list[Tensor]], float]) -> float:
-    """Go from strength 1 to where the held-out NLL is less, as long as it falls."""
+def _walk(held_out: Callable[[float, list[Tensor]], float]) -> tuple[float, float]:
+    """Go from strength 1 to where the held-out NLL is less, as long as it falls; return both."""
     losses: dict[int, float] = {}
     starts: list[Tensor] = []
 
@@ -273,7 +279,7 @@ def _walk(held_out: Callable[[float, list[Tensor]], float]) -> float:
     for direction in (1, -1):
         while 0 <= at + direction < len(STRENGTHS) and loss(at + direction) < loss(at):
             at += direction
-    return STRENGTHS[at]
+    return STRENGTHS[at], loss(at)
 
 
 def _held_out(design: Design, folds: list[Chunks], strength: Strength, starts: list[Tensor]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,6 +13,9 @@ from acls.calibrators.base import Calibrator, Outcome
 from acls.calibrators.rows import Rows
 from acls.errors import InputError
 from acls.modules import choose
+
+ROUNDING = 1e-6
+"""A difference of NLL that says nothing."""
 
 
 class Affine(Calibrator):
@@ -48,32 +52,49 @@ class Vector(Affine):
 
     ``space="log_probs"`` scales log-probabilities in place of logits, as libraries that take probabilities do:
     ``softmax(w * log p + b)``. A constant added to a row's logits then changes nothing, but no layer can hold the map.
+    ``"auto"`` takes the one of the two that cross-validation prefers.
     """
 
     paper = "Guo et al., ICML 2017"
 
     space: str = "logits"
 
+    shift: Tensor = field(init=False)
+    """1 where the log of each row's sum of exponentials is taken from its logits first, else 0."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        choose("space", self.space, ("logits", "log_probs"))
+        choose("space", self.space, ("logits", "log_probs", "auto"))
+        if self.space == "auto" and self.strength is not None:
+            raise InputError(
+                "space='auto' is chosen by the cross-validation that chooses the strength: leave strength out"
+            )
 
     def _fit(self, rows: Rows) -> Outcome:
-        return self._learn_map(rows, fit_affine(rows, lambda x: Diagonal(x.shape[1]), self._features, self.strength))
-
-    def _features(self, logits: Tensor) -> Tensor:
-        return logits if self.space == "logits" else logits.log_softmax(1)
+        fits = []
+        for shift in {"logits": (0.0,), "log_probs": (1.0,), "auto": (0.0, 1.0)}[self.space]:
+            features = partial(_shifted, shift=shift)
+            fits.append((fit_affine(rows, lambda x: Diagonal(x.shape[1]), features, self.strength), shift))
+        # Of equals, as with logits that are log-probabilities, and where too few rows tell (NaN), the logits are taken.
+        fitted, shift = fits[-1] if fits[-1][0].held_out < fits[0][0].held_out - ROUNDING else fits[0]
+        self._learn(rows.first()[0], shift=torch.tensor(shift))
+        return self._learn_map(rows, fitted)
 
     def _transform(self, rows: Tensor) -> Tensor:
-        return (self._features(rows) * self.weight + self.bias).log_softmax(1)
+        return (_shifted(rows, self.shift) * self.weight + self.bias).log_softmax(1)
 
     def _reset(self, like: Tensor) -> None:
-        self._learn(like, weight=torch.ones(like.shape[1]), bias=torch.zeros(like.shape[1]))
+        n_classes = like.shape[1]
+        self._learn(like, weight=torch.ones(n_classes), bias=torch.zeros(n_classes), shift=torch.zeros(()))
 
     def affine(self) -> tuple[Tensor, Tensor]:
-        if self.space != "logits":
+        if self.shift != 0:
             raise InputError(
                 "this Vector scales log-probabilities, so no layer can hold it: fit Vector(space='logits') to fold it, "
                 "or put it behind the model by export(model, calibrator, ...)"
             )
         return self.weight.diag(), self.bias
+
+
+def _shifted(logits: Tensor, shift: Tensor | float) -> Tensor:
+    return logits - shift * logits.logsumexp(1, keepdim=True)

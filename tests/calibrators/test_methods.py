@@ -126,6 +126,18 @@ def test_vector_of_log_probabilities_does_not_see_what_is_added_to_a_row():
     assert distance(Vector().fit(logits + added, drawn(truth))(logits + added), truth) > 0.02
 
 
+@pytest.mark.parametrize("shift", [0.0, 1.0])
+def test_vector_finds_out_whether_logits_or_log_probabilities_are_to_be_scaled(shift):
+    logits, _ = well_calibrated(n=10_000, k=4)
+    logits = logits + 3 * torch.randn(len(logits), 1, generator=torch.Generator().manual_seed(3))
+    w, b = torch.tensor([0.5, 1.0, 1.5, 2.0]), torch.tensor([0.5, -0.5, 0.0, 0.3])
+    truth = (w * (logits - shift * logits.logsumexp(1, keepdim=True)) + b).softmax(1)
+    fitted = Vector(space="auto").fit(logits, drawn(truth))
+    assert fitted.shift == shift
+    assert distance(fitted(logits), truth) < 0.02
+    assert Vector(space="auto").fit(logits.log_softmax(1), drawn(truth)).shift == 0  # where both are the same
+
+
 @pytest.mark.parametrize("kind", [Matrix, Dirichlet])
 def test_matrix_and_dirichlet_recover_their_map(kind):
     logits, _ = well_calibrated(n=40_000, k=4)
