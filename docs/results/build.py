@@ -6,6 +6,7 @@ can tell is in ``text/recommendation.md``, which holds no number.
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -24,8 +25,8 @@ from acls.study.resamples import resampled
 from acls.study.runs import NONE, evaluated, outputs
 from acls.study.store import Row, Store
 
-HERE = Path(__file__).parent
-README = HERE.parents[1] / "README.md"
+HERE = Path(os.path.relpath(Path(__file__).parent))  # pages say where their studies are: not on which machine
+README = HERE / ".." / ".." / "README.md"
 BEGIN, END = "<!-- results: written by make results -->", "<!-- end of results -->"
 COLUMNS = ("accuracy", "miou", "ece", "ece_floor", "aece", "classwise_ece", "nll")
 T = "Temperature"
