@@ -5,8 +5,8 @@
 Temperature: fits of (5000, 10) and (25000, 1000) logits, interleaved with the peers', best of several turns, in units
 of one forward cross-entropy. Vector, Matrix, Dirichlet: log-loss on the second half of real networks' outputs after a
 fit to the first, beside the best peer's, with the time of each fit. Of vector scaling there are the default, of logits,
-which a layer can hold, and what cross-validation takes of logits and of log-probabilities (``space="auto"``). Exits with
-1 if a target is missed.
+which a layer can hold, and what cross-validation takes of logits and of log-probabilities (``space="auto"``). Exits
+with 1 if a target is missed.
 """
 
 from __future__ import annotations
