@@ -221,9 +221,10 @@ def fit_affine(
     def scaled(logits: Tensor) -> Tensor:
         return features(logits.double()) * scale
 
-    chosen, held_out = (strength or 0.0, strength or 0.0), math.nan
     if strength is None:
         chosen, held_out = _choose_strength(design, _fold_chunks(rows, scaled))
+    else:
+        chosen, held_out = (strength, strength), math.nan
     data: Chunks = _Scaled(rows, scaled)
     if rows.held and some.numel() <= HELD_IN_DOUBLE:
         data = list(data)

@@ -53,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Work off the names in the order given."""
-    from acls.reproduce import Setup, reproduce
+    from acls.reproduce import Setup, reproduce, summary
     from acls.study.engine import make_engine
 
     names = list(NAMES) if args.names == ["all"] else args.names
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         say(args, [{"folder": str(setup.out), **result.plain()} for result in results])
     else:
-        print(f"over all of them: {setup.out / 'README.md'}")
+        print(f"over all of them: {setup.out / summary.NAME}")
     return int(any(result.failed for result in results))
 
 

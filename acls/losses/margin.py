@@ -103,7 +103,7 @@ class OnePass(Regularized):
         """Compile in place, with the options of `torch.compile`: of a loss in one pass, that pass alone.
 
         Its gradient is at hand after the pass, so nothing has to be compiled for the way back: with a small batch this
-        takes half the time of ``torch.compile(loss)``. A copy is not compiled, as with any module.
+        takes little more than half the time of ``torch.compile(loss)``. A copy is not compiled, as with any module.
         """
         if self.class_weight is None and type(self.base) is CE and self.fused_term(n_classes=2) is not None:
             settings = {"fullgraph": True, **options}

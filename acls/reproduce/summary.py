@@ -14,7 +14,8 @@ from acls.storage import finite, write_text
 from acls.study.runs import NONE
 from acls.study.store import Store
 
-NAME = "README.md"
+NAME = "summary.md"
+"""Not README.md: the folder may be somebody's own."""
 Record = Mapping[str, Any]
 """What is kept of a table or figure beside its page, as JSON."""
 

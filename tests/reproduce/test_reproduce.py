@@ -16,6 +16,13 @@ def test_every_name_of_the_command_is_a_target():
     assert set(NAMES) == set(TARGETS)
 
 
+def test_a_readme_in_the_folder_is_left_alone(tmp_path):
+    (tmp_path / "README.md").write_text("mine")
+    assert main(["reproduce", "table2", "--out", str(tmp_path), "--quiet"]) == 0
+    assert (tmp_path / "README.md").read_text() == "mine"
+    assert "[table2](table2.md)" in (tmp_path / "summary.md").read_text()
+
+
 def test_what_needs_no_training_needs_none(tmp_path, capsys):
     assert main(["reproduce", "table2", "figure1", "--out", str(tmp_path), "--quiet"]) == 0
     assert "MbLS" in (tmp_path / "table2.md").read_text()
@@ -35,7 +42,7 @@ def test_tables_share_their_runs_and_say_what_stands_in(tmp_path, capsys):
     assert "| ACLS, margin | - | 1.05 | 1.03 |" in out
     assert out.count("cannot be told at this n") + out.count("reproduced |") == 4
     assert (tmp_path / "figure3-digits_cnn.svg").is_file()
-    summary = (tmp_path / "README.md").read_text()
+    summary = (tmp_path / "summary.md").read_text()
     assert "Of 4 claims" in summary
     assert "[figure3](figure3.md)" in summary
     assert "| digits_cnn | 8 |" in summary  # four methods, two seeds; nothing was trained again
