@@ -9,6 +9,7 @@ of the recipes can be changed, as in ``--epochs 5``.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -74,7 +75,11 @@ def run(args: argparse.Namespace) -> int:
     )
     results = []
     for name in names:
-        result = reproduce(name, setup)
+        try:
+            result = reproduce(name, setup)
+        except KeyboardInterrupt:
+            print(f"acls reproduce: stopped at {name}; the same command goes on in {setup.out}", file=sys.stderr)
+            return 130
         results.append(result)
         if not args.json:  # each as it is done: the next may take hours
             if not args.quiet:

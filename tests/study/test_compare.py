@@ -85,15 +85,29 @@ def test_seeds_are_a_number_or_a_list():
             _seeds(text, 1)
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
-    settings = ["--epochs", "400", "--limit-batches", "3", "--accelerator", "cpu", "--methods", "CE", "--seeds", "1"]
-    command = [sys.executable, "-m", "acls", "compare", "digits_cnn", *settings, "--out", str(tmp_path), "--quiet"]
+@pytest.mark.parametrize(
+    ("words", "folder", "run", "told"),
+    [
+        (["compare", "digits_cnn", "--methods", "CE"], "", "CE-1", "the same command goes on with the study in {}"),
+        (
+            ["reproduce", "statistics"],
+            "studies/digits_cnn",
+            "ACLS-margin=6.0-1",
+            "stopped at statistics; the same command goes on in {}",
+        ),
+    ],
+    ids=["compare", "reproduce"],
+)
+def test_ctrl_c_saves_and_says_how_to_go_on(words, folder, run, told, tmp_path):
+    settings = ["--epochs", "400", "--limit-batches", "3", "--accelerator", "cpu", "--seeds", "1", "--workers", "1"]
+    command = [sys.executable, "-m", "acls", *words, *settings, "--out", str(tmp_path), "--quiet"]
     # A suite in the background ignores Ctrl-C, and so would what it starts.
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2],
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
-    metrics = tmp_path / "runs" / "CE-1" / "metrics.csv"
+    study = tmp_path / folder
+    metrics = study / "runs" / run / "metrics.csv"
     end = time.monotonic() + 120
     while not metrics.exists():
         assert process.poll() is None
@@ -101,7 +115,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGINT)
     assert process.wait(timeout=60) == 130
-    assert f"the same command goes on with the study in {tmp_path}" in process.stderr.read()
+    assert told.format(tmp_path) in process.stderr.read()
     assert (metrics.parent / "resume.safetensors").exists()
     assert not (metrics.parent / "summary.json").exists()
-    assert Store(tmp_path).rows() == []
+    assert Store(study).rows() == []
