@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -23,8 +22,7 @@ from acls.metrics.intervals import noise_floor
 from acls.models import CATALOGUE, ModelOptions
 from acls.recipes import Recipe, find
 from acls.shapes import IGNORE_INDEX
-from acls.storage import load_tensors
-from acls.train.folder import open_run
+from acls.train.evaluate import open_weights
 from acls.train.live import Sample
 from acls.train.session import Session
 
@@ -175,18 +173,7 @@ def open_network(path: str | Path, *, data: DataOptions | None, model: ModelOpti
     place = Path(path)
     if not place.exists():
         raise InputError(f"there is no run or checkpoint {place}, and no network of that name")
-    folder, recipe = open_run(place if place.is_dir() else place.parent)
-    weights = folder.best if place.is_dir() else place
-    tensors, meta = load_tensors(weights)
-    plain = replace(recipe.model, pretrained=False, weights=None)
-    session = Session(replace(recipe, data=data or recipe.data, model=plain, limit_batches=None, ema=0.0))
-    classes = json.loads(meta.get("classes", "[]"))
-    if len(classes) != session.data.n_classes:
-        raise InputError(
-            f"{weights} tells {len(classes)} classes apart, but {session.recipe.data.name} has {session.data.n_classes}"
-        )
-    session.judged.load_state_dict(tensors)
-    return session
+    return open_weights(place, data)[0]
 
 
 def _measure(

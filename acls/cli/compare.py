@@ -219,7 +219,7 @@ def _table(rows: Sequence[Row], ranked: Sequence[Ranked]) -> Table:
 
 def _ranking_table(ranked: Sequence[Ranked]) -> Table:
     from acls.evaluation import show_p
-    from acls.report.results import metric
+    from acls.report.metrics import metric
     from acls.report.tables import Table
 
     table = Table(["best by", "post-hoc", "best", "next", "difference", "p"], align="llll")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from acls.cli.engines import add_engine, engine_of
 from acls.cli.inputs import NAMES, add_columns, models_of, with_progress
 from acls.errors import InputError
+from acls.report.metrics import metric
 
 if TYPE_CHECKING:
     from acls.evaluation import Evaluation, Worth
@@ -35,11 +36,6 @@ examples:
   acls evaluate preds.npz --protocol all
 
 {NAMES}"""
-
-_TITLES = {
-    "accuracy": "accuracy %", "nll": "NLL", "brier": "Brier", "ece": "ECE %", "aece": "adaptive ECE %",
-    "classwise_ece": "classwise ECE %", "mce": "MCE %", "rmsce": "RMSCE %", "ks": "KS %", "smece": "SmoothECE %",
-}  # fmt: skip
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -141,10 +137,10 @@ def _compared(
             found[title] = _exact(models[title].compare(models[first], replicates), worths[title], worths[first])
         else:
             print(f"acls evaluate: {title} is not compared with {first}: its labels are others", file=sys.stderr)
-    for metric in {name for comparison in found.values() for name in comparison}:
-        adjusted = holm([comparison[metric].p for comparison in found.values()])
+    for shared in {name for comparison in found.values() for name in comparison}:
+        adjusted = holm([comparison[shared].p for comparison in found.values()])
         for comparison, p in zip(found.values(), adjusted, strict=True):
-            comparison[metric] = replace(comparison[metric], p=p)
+            comparison[shared] = replace(comparison[shared], p=p)
     return found
 
 
@@ -227,7 +223,7 @@ def _metric_table(worth: Worth) -> Table:
         if name in worth.summary:
             interval, floor = worth.intervals.get(name), worth.floors.get(name)
             table.add(
-                _TITLES[name],
+                metric(name).title,
                 _number(name, worth.summary[name]),
                 _range(name, interval.low, interval.high) if interval else "",
                 _number(name, floor.mean) if floor else "",
@@ -238,10 +234,11 @@ def _metric_table(worth: Worth) -> Table:
 
 
 def _protocol_table(measured: dict[str, dict[str, float]]) -> Table:
+    from acls.evaluation import METRICS
     from acls.report.tables import Table
 
-    names = [name for name in _TITLES if any(name in numbers for numbers in measured.values())]
-    table = Table(["protocol", *(_TITLES[name] for name in names), "n"])
+    names = [name for name in METRICS if any(name in numbers for numbers in measured.values())]
+    table = Table(["protocol", *(metric(name).title for name in names), "n"])
     for protocol, numbers in measured.items():
         cells = (_number(name, numbers[name]) if name in numbers else "" for name in names)
         table.add(protocol, *cells, f"{numbers.get('n', 0):.0f}")
@@ -255,7 +252,7 @@ def _group_table(groups: dict[str, Worth]) -> Table:
     table = Table(["group", "n", "accuracy %", "ECE %", "95 % interval", "noise floor", "adaptive ECE %", "NLL"])
     for name, worth in groups.items():
         accuracy, ece, aece, nll = (
-            _number(metric, worth.summary[metric]) if metric in worth.summary else "" for metric in shown
+            _number(column, worth.summary[column]) if column in worth.summary else "" for column in shown
         )
         interval = worth.intervals.get("ece")
         table.add(
@@ -280,7 +277,7 @@ def _comparison_table(first: Worth, other: Worth, comparison: dict[str, Comparis
         if name in comparison:
             one = comparison[name]
             table.add(
-                _TITLES[name],
+                metric(name).title,
                 _number(name, first.summary[name]),
                 _number(name, other.summary[name]),
                 _number(name, one.difference, sign=True),
@@ -291,16 +288,18 @@ def _comparison_table(first: Worth, other: Worth, comparison: dict[str, Comparis
 
 
 def _remarks(model: Evaluation, worth: Worth) -> list[str]:
+    from acls.evaluation import METRICS
+
     remarks = []
-    bounds = {name: bound for name in _TITLES if (bound := worth.summary.get(f"{name}_bound", 0.0)) > 0}
+    bounds = {name: bound for name in METRICS if (bound := worth.summary.get(f"{name}_bound", 0.0)) > 0}
     if bounds:
-        told = ", ".join(f"{_TITLES[name].removesuffix(' %')} by {100 * bound:.4f} %" for name, bound in bounds.items())
+        told = ", ".join(f"{_plain_title(name)} by {100 * bound:.4f} %" for name, bound in bounds.items())
         remarks.append(
             f"Computed from a fine histogram of confidences, so off from the exact value by at most: {told}."
         )
-    above = [name for name in _TITLES if name in worth.intervals and worth.summary[name] > worth.intervals[name].high]
+    above = [name for name in METRICS if name in worth.intervals and worth.summary[name] > worth.intervals[name].high]
     if above:
-        told = ", ".join(_TITLES[name].removesuffix(" %") for name in above)
+        told = ", ".join(_plain_title(name) for name in above)
         remarks.append(
             f"At this n noise makes calibration errors too large; the intervals correct for it, so they can lie "
             f"below the value: {told}."
@@ -315,8 +314,11 @@ def _remarks(model: Evaluation, worth: Worth) -> list[str]:
 
 
 def _number(name: str, value: float, *, sign: bool = False) -> str:
-    scaled, decimals = (100 * value, 2) if _TITLES[name].endswith("%") else (value, 4)
-    return f"{scaled:{'+' if sign else ''}.{decimals}f}"
+    return metric(name).show(value, sign=sign)
+
+
+def _plain_title(name: str) -> str:
+    return metric(name).title.removesuffix(" %")
 
 
 def _range(name: str, low: float, high: float) -> str:

@@ -3,52 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 from acls.errors import InputError
+from acls.report.metrics import metric
 from acls.report.tables import Mark, Table, spread
 from acls.study.ranking import Ranked
 from acls.study.store import Row
 
 COLUMNS = ("accuracy", "ece", "aece", "nll")
 """Metrics that a table shows unless told otherwise."""
-
-
-@dataclass(frozen=True)
-class Metric:
-    """How a metric is written."""
-
-    title: str
-    scale: float = 100.0
-    decimals: int = 2
-
-    def show(self, value: float) -> str:
-        return f"{self.scale * value:.{self.decimals}f}"
-
-
-METRICS = {
-    "accuracy": Metric("accuracy %"),
-    "ece": Metric("ECE %"),
-    "ece_floor": Metric("floor %"),
-    "aece": Metric("adaptive ECE %"),
-    "classwise_ece": Metric("classwise ECE %"),
-    "smece": Metric("SmoothECE %"),
-    "ks": Metric("KS %"),
-    "mce": Metric("MCE %"),
-    "rmsce": Metric("RMSCE %"),
-    "overconfidence": Metric("overconfidence %"),
-    "underconfidence": Metric("underconfidence %"),
-    "confidence": Metric("confidence %"),
-    "nll": Metric("NLL", 1.0, 4),
-    "brier": Metric("Brier", 1.0, 4),
-    "aurc": Metric("AURC %"),
-    "auroc": Metric("AUROC %"),
-    "miou": Metric("mIoU %"),
-    "miou_foreground": Metric("foreground mIoU %"),
-    "temperature": Metric("temperature", 1.0),
-}
-"""How the metrics of `Suite.summary` are written; what is not here is shown by its name with four decimals."""
 
 
 Marks = Mapping[tuple[str, str, str], Mark]
@@ -70,11 +35,6 @@ class Result(Protocol):
     def metrics(self) -> Mapping[str, Any]: ...
     @property
     def protocol(self) -> Mapping[str, Any]: ...
-
-
-def metric(name: str) -> Metric:
-    """How to write the metric of that name."""
-    return METRICS.get(name, Metric(name, 1.0, 4))
 
 
 def results_table(

@@ -14,7 +14,7 @@ import torch
 from acls.losses import REGISTRY, table
 from acls.report.figures import activity, heatmap, margins, reliability, smoothing
 from acls.report.figures.style import canvas, save
-from acls.report.results import metric
+from acls.report.metrics import metric
 from acls.report.tables import Table
 from acls.reproduce import published, summary
 from acls.reproduce.claims import Judged, judge

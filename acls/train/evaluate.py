@@ -93,23 +93,29 @@ def predict_run(
 
     With ``passes``, by default as many as the run's recipe says, log-probabilities averaged over passes with dropout.
     """
+    with own_generator():
+        session, meta = open_weights(path, data)
+        recipe = session.recipe
+        chosen = {"train": session.data.train, "val": session.data.val, "test": session.data.test}[part]
+        described = {"recipe": recipe.name, "loss": repr(session.loss), "part": part, **meta}
+        return predict(session, chosen, meta=described, passes=recipe.passes if passes is None else passes)
+
+
+def open_weights(path: str | Path, data: DataOptions | None = None) -> tuple[Session, dict[str, str]]:
+    """The session of a run with its best weights, or with those of the file named, and what is written beside them."""
     path = Path(path)
     folder, recipe = open_run(path if path.is_dir() else path.parent)
     weights = folder.best if path.is_dir() else path
     tensors, meta = load_tensors(weights)
-    recipe = replace(recipe, data=data or recipe.data, limit_batches=None, ema=0.0)
-    recipe = replace(recipe, model=replace(recipe.model, pretrained=False, weights=None))
-    with own_generator():
-        session = Session(recipe)
-        classes = json.loads(meta.get("classes", "[]"))
-        if len(classes) != session.data.n_classes:
-            raise InputError(
-                f"{weights} tells {len(classes)} classes apart, but {recipe.data.name} has {session.data.n_classes}"
-            )
-        session.judged.load_state_dict(tensors)
-        chosen = {"train": session.data.train, "val": session.data.val, "test": session.data.test}[part]
-        described = {"recipe": recipe.name, "loss": repr(session.loss), "part": part, **meta}
-        return predict(session, chosen, meta=described, passes=recipe.passes if passes is None else passes)
+    plain = replace(recipe.model, pretrained=False, weights=None)
+    session = Session(replace(recipe, data=data or recipe.data, model=plain, limit_batches=None, ema=0.0))
+    classes = json.loads(meta.get("classes", "[]"))
+    if len(classes) != session.data.n_classes:
+        raise InputError(
+            f"{weights} tells {len(classes)} classes apart, but {session.recipe.data.name} has {session.data.n_classes}"
+        )
+    session.judged.load_state_dict(tensors)
+    return session, meta
 
 
 def _some_pixels(z: Tensor, y: Tensor, index: Tensor, pixels: int, void: int) -> tuple[Tensor, Tensor, Tensor]:

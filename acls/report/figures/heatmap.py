@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from acls.errors import InputError
 from acls.report.figures.style import SMALL, tidy
-from acls.report.results import metric as metric_of
+from acls.report.metrics import metric as metric_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

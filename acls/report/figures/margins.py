@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from acls.report.figures.style import LEGEND, SMALL, colour, marker, tidy
-from acls.report.results import metric as metric_of
+from acls.report.metrics import metric as metric_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

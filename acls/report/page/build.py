@@ -24,12 +24,13 @@ from typing import Any
 
 import acls
 from acls.errors import InputError
+from acls.report.metrics import METRICS, metric
 from acls.report.page.ranking import rank_subjects
 from acls.report.page.sources import of_path
 from acls.report.page.subjects import AS_IS, Line, State, Subject, by_protocol, lines
 from acls.report.page.sums import OFFERED, binned, by_class, short
 from acls.report.page.words import by_method, verdict
-from acls.report.results import METRICS, Marks, marks_of, metric, number, results_table
+from acls.report.results import Marks, marks_of, number, results_table
 from acls.report.results import by_method as lines_by_method
 from acls.report.tables import Table
 from acls.storage import write_text
