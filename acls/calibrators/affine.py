@@ -6,7 +6,6 @@ a ridge on them pulls towards temperature scaling. The problem is convex and, th
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -26,6 +25,8 @@ HELD_IN_DOUBLE = 2**24
 """Elements up to which the features are kept in float64; beyond they are made anew in each pass."""
 STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 """Ridge strengths that cross-validation chooses from."""
+USUAL = 1.0
+"""The strength that is kept unless another is clearly better."""
 WHITEN_UP_TO = 1000
 """With more values than this the solver scales each by itself instead of by the whole Hessian."""
 STEPS = 1000
@@ -35,6 +36,8 @@ SAMPLE = 4096
 Strength = tuple[float, float]
 """The ridge on the diagonal and the bias, and on the rest."""
 Chunks = Iterable[tuple[Tensor, Tensor]]
+Features = Callable[[Tensor, float], Tensor]
+"""From logits and an inverse temperature to what an affine map is fitted to."""
 Unwhiten = Callable[[Tensor, bool], Tensor]
 """From coordinates in which the Hessian is near one to values; transposed, gradients back."""
 
@@ -193,22 +196,21 @@ def main_directions(features: Tensor, rank: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Fitted:
-    """An affine map ``W x + b`` of the features as they came, and how its fit went."""
+    """An affine map ``W x + b`` of the features x of logits at an inverse temperature, and how its fit went."""
 
+    scale: float
+    """The inverse temperature."""
     weight: Tensor
     """``(K, K)``, or the diagonal ``(K,)``."""
     bias: Tensor
-    strength: Strength
     gap: float
     at_boundary: bool
-    held_out: float
-    """The NLL of cross-validation at the strength that it chose; NaN where a strength was given, or data is scarce."""
 
 
 def fit_affine(
     rows: Rows,
     make_design: Callable[[Tensor], Design],
-    features: Callable[[Tensor], Tensor],
+    features: Features,
     strength: float | None,
 ) -> Fitted:
     """Fit an affine map of features to rows; without a strength cross-validation chooses it."""
@@ -216,23 +218,20 @@ def fit_affine(
     some = rows.all()[0] if rows.held else rows.first()[0]
     # At the boundary the temperature says nothing about the scale of the logits.
     scale = 1 / float(some.double().std().clamp(min=1e-30)) if start.at_boundary else start.beta
-    design = make_design(features(some[:: max(1, len(some) // SAMPLE)]).double() * scale)
+    design = make_design(features(some[:: max(1, len(some) // SAMPLE)].double(), scale))
 
     def scaled(logits: Tensor) -> Tensor:
-        return features(logits.double()) * scale
+        return features(logits.double(), scale)
 
-    if strength is None:
-        chosen, held_out = _choose_strength(design, _fold_chunks(rows, scaled))
-    else:
-        chosen, held_out = (strength, strength), math.nan
+    chosen = (strength, strength) if strength is not None else _choose_strength(design, _fold_chunks(rows, scaled))
     data: Chunks = _Scaled(rows, scaled)
     if rows.held and some.numel() <= HELD_IN_DOUBLE:
         data = list(data)
     solution = minimize(design, data, chosen)
     weight, bias = design.matrix(solution.values)
     eye = torch.eye(design.n_classes, dtype=torch.float64, device=weight.device)
-    weight = (weight + (1 if weight.ndim == 1 else eye)) * scale
-    return Fitted(weight, bias, chosen, solution.gap, start.at_boundary or not solution.converged, held_out)
+    weight = weight + (1 if weight.ndim == 1 else eye)
+    return Fitted(scale, weight, bias, solution.gap, start.at_boundary or not solution.converged)
 
 
 class _Scaled:
@@ -254,38 +253,45 @@ def _fold_chunks(rows: Rows, scaled: Callable[[Tensor], Tensor]) -> list[Chunks]
     return [list(chunks(scaled(logits[one]).float(), labels[one])) for one in own if one.any()]
 
 
-def _choose_strength(design: Design, folds: list[Chunks]) -> tuple[Strength, float]:
+def _choose_strength(design: Design, folds: list[Chunks]) -> Strength:
     """Choose by cross-validation: first for the diagonal and the bias alone, then for the rest beside them."""
     if len(folds) < 2:
-        return (1.0, 1.0), math.nan
+        return USUAL, USUAL
     few = Diagonal(design.n_classes)
-    diagonal, nll = _walk(lambda strength, starts: _held_out(few, folds, (strength, strength), starts))
+    diagonal = _walk(lambda strength, starts: _held_out(few, folds, (strength, strength), starts))
     if isinstance(design, Diagonal):
-        return (diagonal, diagonal), nll
-    rest, nll = _walk(lambda strength, starts: _held_out(design, folds, (diagonal, strength), starts))
-    return (diagonal, rest), nll
+        return diagonal, diagonal
+    return diagonal, _walk(lambda strength, starts: _held_out(design, folds, (diagonal, strength), starts))
 
 
-def _walk(held_out: Callable[[float, list[Tensor]], float]) -> tuple[float, float]:
-    """Go from strength 1 to where the held-out NLL is less, as long as it falls; return both."""
-    losses: dict[int, float] = {}
+def _walk(held_out: Callable[[float, list[Tensor]], Tensor]) -> float:
+    """Go from the usual strength to where the held-out NLL is less, as long as it falls.
+
+    What is gained there counts if it is more than its standard error over the folds: the least of several noisy
+    losses is often chance, and the usual strength is right more often than chance.
+    """
+    losses: dict[int, Tensor] = {}
     starts: list[Tensor] = []
 
-    def loss(at: int) -> float:
+    def loss(at: int) -> Tensor:
         if at not in losses:
             losses[at] = held_out(STRENGTHS[at], starts)
         return losses[at]
 
-    at = STRENGTHS.index(1.0)
+    usual = at = STRENGTHS.index(USUAL)
     for direction in (1, -1):
-        while 0 <= at + direction < len(STRENGTHS) and loss(at + direction) < loss(at):
+        while 0 <= at + direction < len(STRENGTHS) and loss(at + direction).sum() < loss(at).sum():
             at += direction
-    return STRENGTHS[at], loss(at)
+    gains = loss(usual) - loss(at)
+    return STRENGTHS[at] if gains.sum() > gains.std() * len(gains) ** 0.5 else USUAL
 
 
-def _held_out(design: Design, folds: list[Chunks], strength: Strength, starts: list[Tensor]) -> float:
-    """Return the NLL of each fold under the fit to the others; ``starts`` holds the last fits, where the next start."""
-    total, n = 0.0, 0
+def _held_out(design: Design, folds: list[Chunks], strength: Strength, starts: list[Tensor]) -> Tensor:
+    """Return the NLL of each fold, summed over its rows, under the fit to the others.
+
+    ``starts`` holds the last fits, where the next start.
+    """
+    totals = []
     unwhiten: Unwhiten | None = None
     for i, fold in enumerate(folds):
         rest = [chunk for j, other in enumerate(folds) if j != i for chunk in other]
@@ -293,15 +299,17 @@ def _held_out(design: Design, folds: list[Chunks], strength: Strength, starts: l
         # The folds' Hessians differ little: the first one's whitens all.
         solution = minimize(design, rest, strength, start, enough=1e-7, unwhiten=unwhiten)
         values, unwhiten = solution.values, solution.unwhiten
-        total += sum(
-            float(cross_entropy(x + design.shift(values.to(x.dtype), x), labels, reduction="sum")) for x, labels in fold
+        totals.append(
+            sum(
+                float(cross_entropy(x + design.shift(values.to(x.dtype), x), labels, reduction="sum"))
+                for x, labels in fold
+            )
         )
-        n += sum(len(labels) for _, labels in fold)
         if len(starts) > i:
             starts[i] = values
         else:
             starts.append(values)
-    return total / n
+    return torch.tensor(totals, dtype=torch.float64)
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,9 @@ def fold(
     affine = calibrator.affine()
     if affine is None:
         raise InputError(
-            f"{type(calibrator).__name__} is no affine map of the logits, so no layer can hold it: "
-            "export(model, calibrator, ...) puts it behind the model"
+            f"this {type(calibrator).__name__} is no affine map of the logits, so no layer can hold it: fit "
+            "Temperature(), Vector(space='logits') or Matrix() instead, or put it behind the model by "
+            "export(model, calibrator, ...)"
         )
     weight, bias = affine
     folded = copy.deepcopy(model)

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import field
 from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
-from acls.calibrators.affine import Diagonal, Fitted, fit_affine
+from acls.calibrators.affine import Design, Diagonal, fit_affine
 from acls.calibrators.base import Calibrator, Outcome
 from acls.calibrators.rows import Rows
 from acls.errors import InputError
 from acls.modules import choose
 
-ROUNDING = 1e-6
-"""A difference of NLL that says nothing."""
-
 
 class Affine(Calibrator):
     """What the affine maps have in common: weight, bias, and a ridge that pulls them towards temperature scaling.
+
+    They map logits, or the logs of q: the probabilities after temperature scaling, mixed with as much of the uniform
+    distribution as one row among those fitted to, so that no log is far below what so many rows can tell of.
 
     ``strength`` is the ridge in units of values a row, so it fades as data grows; None lets 10-fold cross-validation
     on the fitting data choose it, which then is held in memory.
@@ -28,7 +30,12 @@ class Affine(Calibrator):
     strength: float | None = None
 
     weight: Tensor = field(init=False)
+    """``(K, K)``, or the diagonal ``(K,)``."""
     bias: Tensor = field(init=False)
+    scale: Tensor = field(init=False)
+    """The inverse temperature of q."""
+    uniform: Tensor = field(init=False)
+    """The share of the uniform distribution in q."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -36,65 +43,84 @@ class Affine(Calibrator):
             raise InputError(f"strength is {self.strength}, but a ridge is 0 or more")
         self.streams = self.strength is not None
 
-    def _learn_map(self, rows: Rows, fitted: Fitted) -> Outcome:
-        self._learn(rows.first()[0], weight=fitted.weight, bias=fitted.bias)
+    @property
+    def learned(self) -> tuple[str, ...]:
+        return ("weight", "bias") if self._of_logits else ("weight", "bias", "scale", "uniform")
+
+    @property
+    def _of_logits(self) -> bool:
+        """Whether logits are mapped, which a layer can hold, rather than log-probabilities."""
+        return True
+
+    @abstractmethod
+    def _design(self, features: Tensor) -> Design:
+        """The values to fit to features such as these."""
+
+    def _fit(self, rows: Rows) -> Outcome:
+        like = rows.first()[0]
+        if self._of_logits:
+            fitted = fit_affine(rows, self._design, torch.mul, self.strength)
+            self._learn(like, weight=fitted.weight * fitted.scale, bias=fitted.bias)
+        else:
+            uniform = 1 / (1 + sum(len(labels) for _, labels in rows))
+            fitted = fit_affine(rows, self._design, partial(_mixed_log_probs, uniform=uniform), self.strength)
+            scale = torch.tensor(fitted.scale, dtype=torch.float64)
+            self._learn(like, weight=fitted.weight, bias=fitted.bias, scale=scale, uniform=torch.tensor(uniform))
         warnings: tuple[str, ...] = ()
         if fitted.at_boundary:
             warnings = ("the data is separable, or no better than chance: the ridge alone keeps the fit finite",)
         return Outcome(gap=fitted.gap, at_boundary=fitted.at_boundary, warnings=warnings)
 
+    def _transform(self, rows: Tensor) -> Tensor:
+        features = rows if self._of_logits else _mixed_log_probs(rows, self.scale, self.uniform)
+        if self.weight.ndim == 1:
+            return (features * self.weight + self.bias).log_softmax(1)
+        return linear(features, self.weight, self.bias).log_softmax(1)
+
+    def _reset(self, like: Tensor) -> None:
+        n_classes = like.shape[1]
+        weight = torch.ones(n_classes) if self.weight.ndim == 1 else torch.eye(n_classes)
+        self._learn(like, weight=weight, bias=torch.zeros(n_classes))
+        if not self._of_logits:
+            self._learn(like, scale=torch.ones(()), uniform=torch.zeros(()))
+
+    def _values(self, n_classes: int) -> int:
+        return self._design(torch.zeros(1, n_classes, dtype=torch.float64)).size
+
     def _n_classes(self) -> int:
         return len(self.bias)
+
+    def affine(self) -> tuple[Tensor, Tensor] | None:
+        if not self._of_logits:
+            return None
+        return self.weight.diag() if self.weight.ndim == 1 else self.weight, self.bias
 
 
 class Vector(Affine):
     """Scale and shift each class's logit: ``softmax(w * z + b)``. (Guo et al., ICML 2017)
 
-    ``space="log_probs"`` scales log-probabilities in place of logits, as libraries that take probabilities do:
-    ``softmax(w * log p + b)``. A constant added to a row's logits then changes nothing, but no layer can hold the map.
-    ``"auto"`` takes the one of the two that cross-validation prefers.
+    ``space="log_probs"`` scales log-probabilities in place of logits: ``softmax(w * log q + b)``, with q as in
+    `Dirichlet`. A constant added to a row's logits then changes nothing, and on real networks the NLL is a little
+    lower, but no layer can hold the map.
     """
 
     paper = "Guo et al., ICML 2017"
 
     space: str = "logits"
 
-    shift: Tensor = field(init=False)
-    """1 where the log of each row's sum of exponentials is taken from its logits first, else 0."""
-
     def __post_init__(self) -> None:
+        choose("space", self.space, ("logits", "log_probs"))
         super().__post_init__()
-        choose("space", self.space, ("logits", "log_probs", "auto"))
-        if self.space == "auto" and self.strength is not None:
-            raise InputError(
-                "space='auto' is chosen by the cross-validation that chooses the strength: leave strength out"
-            )
 
-    def _fit(self, rows: Rows) -> Outcome:
-        fits = []
-        for shift in {"logits": (0.0,), "log_probs": (1.0,), "auto": (0.0, 1.0)}[self.space]:
-            features = partial(_shifted, shift=shift)
-            fits.append((fit_affine(rows, lambda x: Diagonal(x.shape[1]), features, self.strength), shift))
-        # Of equals, as with logits that are log-probabilities, and where too few rows tell (NaN), the logits are taken.
-        fitted, shift = fits[-1] if fits[-1][0].held_out < fits[0][0].held_out - ROUNDING else fits[0]
-        self._learn(rows.first()[0], shift=torch.tensor(shift))
-        return self._learn_map(rows, fitted)
+    @property
+    def _of_logits(self) -> bool:
+        return self.space == "logits"
 
-    def _transform(self, rows: Tensor) -> Tensor:
-        return (_shifted(rows, self.shift) * self.weight + self.bias).log_softmax(1)
-
-    def _reset(self, like: Tensor) -> None:
-        n_classes = like.shape[1]
-        self._learn(like, weight=torch.ones(n_classes), bias=torch.zeros(n_classes), shift=torch.zeros(()))
-
-    def affine(self) -> tuple[Tensor, Tensor]:
-        if self.shift != 0:
-            raise InputError(
-                "this Vector scales log-probabilities, so no layer can hold it: fit Vector(space='logits') to fold it, "
-                "or put it behind the model by export(model, calibrator, ...)"
-            )
-        return self.weight.diag(), self.bias
+    def _design(self, features: Tensor) -> Design:
+        return Diagonal(features.shape[1])
 
 
-def _shifted(logits: Tensor, shift: Tensor | float) -> Tensor:
-    return logits - shift * logits.logsumexp(1, keepdim=True)
+def _mixed_log_probs(logits: Tensor, scale: Tensor | float, uniform: Tensor | float) -> Tensor:
+    """Return the logs of ``(1 - uniform) softmax(scale z) + uniform / K``."""
+    share = torch.as_tensor(uniform, dtype=logits.dtype, device=logits.device)
+    return torch.logaddexp((logits * scale).log_softmax(1) + (-share).log1p(), (share / logits.shape[1]).log())

@@ -24,6 +24,7 @@ from acls.calibrators import (
     Temperature,
     Vector,
 )
+from acls.calibrators.affine import _walk
 from acls.calibrators.lookup import pool_adjacent_violators
 from acls.calibrators.odds import log_complement
 from acls.errors import InputError
@@ -126,16 +127,28 @@ def test_vector_of_log_probabilities_does_not_see_what_is_added_to_a_row():
     assert distance(Vector().fit(logits + added, drawn(truth))(logits + added), truth) > 0.02
 
 
-@pytest.mark.parametrize("shift", [0.0, 1.0])
-def test_vector_finds_out_whether_logits_or_log_probabilities_are_to_be_scaled(shift):
-    logits, _ = well_calibrated(n=10_000, k=4)
-    logits = logits + 3 * torch.randn(len(logits), 1, generator=torch.Generator().manual_seed(3))
-    w, b = torch.tensor([0.5, 1.0, 1.5, 2.0]), torch.tensor([0.5, -0.5, 0.0, 0.3])
-    truth = (w * (logits - shift * logits.logsumexp(1, keepdim=True)) + b).softmax(1)
-    fitted = Vector(space="auto").fit(logits, drawn(truth))
-    assert fitted.shift == shift
-    assert distance(fitted(logits), truth) < 0.02
-    assert Vector(space="auto").fit(logits.log_softmax(1), drawn(truth)).shift == 0  # where both are the same
+def test_vector_of_log_probabilities_mixes_in_one_row_of_chance():
+    logits, target = overconfident(n=999, k=4)
+    logits[0] = torch.tensor([0.0, -1e4, -1e4, -1e4])  # without the mix one wrong row so sure would rule the fit
+    target[0] = 1
+    fitted = Vector(space="log_probs").fit(logits, target)
+    assert float(fitted.uniform) == pytest.approx(1 / 1000)
+    weight, bias, scale = (getattr(fitted, name).double().numpy() for name in ("weight", "bias", "scale"))
+    probs = np.exp(scale * logits.double().numpy())
+    probs = 0.999 * probs / probs.sum(1, keepdims=True) + 0.001 / 4
+    powers = probs**weight * np.exp(bias)
+    assert fitted(logits).exp().numpy() == pytest.approx(powers / powers.sum(1, keepdims=True), abs=1e-5)
+    assert float(fitted(logits)[0].min()) > -20
+
+
+@pytest.mark.parametrize(("gains", "chosen"), [((3.0, 2.0, 4.0, 3.0), 3.0), ((9.0, -3.0, -2.0, 0.0), 1.0)])
+def test_another_strength_is_taken_only_where_the_folds_agree_that_it_is_better(gains, chosen):
+    at_usual = torch.tensor([100.0, 110.0, 90.0, 100.0], dtype=torch.float64)
+
+    def losses(strength, starts):
+        return at_usual + {1.0: 0.0, 3.0: -torch.tensor(gains)}.get(strength, 1.0)
+
+    assert _walk(losses) == chosen
 
 
 @pytest.mark.parametrize("kind", [Matrix, Dirichlet])
@@ -149,16 +162,24 @@ def test_matrix_and_dirichlet_recover_their_map(kind):
     assert fitted.report.gap < 1e-12
 
 
-@pytest.mark.parametrize("kind", [Vector, Matrix, Dirichlet])
-def test_affine_fit_is_the_minimum_by_autograd(kind):
+@pytest.mark.parametrize(
+    "calibrator",
+    [Vector(strength=2.0), Vector(strength=2.0, space="log_probs"), Matrix(strength=2.0), Dirichlet(strength=2.0)],
+)
+def test_affine_fit_is_the_minimum_by_autograd(calibrator):
     """The gradient of the penalised NLL vanishes at the values learned, whatever way they were found."""
     logits, target = overconfident(n=300, k=3)
     logits = logits.double()
-    fitted = kind(strength=2.0).fit(logits, target)
+    fitted = calibrator.fit(logits, target)
     beta = 1 / float(Temperature().fit(logits, target).temperature)
-    x = (logits.log_softmax(1) if kind is Dirichlet else logits) * beta
-    weight, bias = fitted.weight / beta, fitted.bias.clone()
-    matrix = (weight.diag() if kind is Vector else weight).clone().requires_grad_()
+    if "scale" in fitted.learned:
+        assert float(fitted.scale) == pytest.approx(beta)
+        x = (300 / 301 * (logits * beta).softmax(1) + 1 / 301 / 3).log()
+        weight = fitted.weight
+    else:
+        x, weight = logits * beta, fitted.weight / beta
+    diagonal, bias = weight.ndim == 1, fitted.bias.clone()
+    matrix = (weight.diag() if diagonal else weight).clone().requires_grad_()
     bias.requires_grad_()
     change = matrix - torch.eye(3)
     off = change - change.diagonal().diag()
@@ -167,7 +188,7 @@ def test_affine_fit_is_the_minimum_by_autograd(kind):
     )
     loss = torch.nn.functional.cross_entropy(x @ matrix.T + bias, target) + ridge
     to_matrix, to_bias = torch.autograd.grad(loss, [matrix, bias])
-    gradient = to_matrix.diagonal() if kind is Vector else to_matrix
+    gradient = to_matrix.diagonal() if diagonal else to_matrix
     assert gradient.abs().max() < 1e-6
     assert to_bias.abs().max() < 1e-6
 
