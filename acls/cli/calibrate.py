@@ -26,6 +26,7 @@ EXAMPLE = f"""\
 examples:
   acls calibrate val.npz --test test.npz --out calibrator.safetensors
   acls calibrate val.npz --method temperature,vector,isotonic
+  acls calibrate val.npz --method 'Vector(space=log_probs), Temperature(objective=ece)'
   acls calibrate val.npz --method all --test test.npz
   acls calibrate pixels.npz --image image_index --method temperature,selective
 
@@ -35,7 +36,12 @@ examples:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``acls calibrate``."""
     parser.add_argument("val", metavar="VAL", help="predictions to fit to: .npz, .safetensors, .parquet, .csv")
-    parser.add_argument("--method", default="temperature", metavar="NAME[,NAME...]|all", help="calibrators to try")
+    parser.add_argument(
+        "--method",
+        default="temperature",
+        metavar="NAME[,NAME...]|all",
+        help="calibrators to try, with fields as in Histogram(kind=mass)",
+    )
     parser.add_argument("--test", metavar="TEST", help="other predictions of the same model, to show before and after")
     parser.add_argument("--out", metavar="FILE", help="save the recommended calibrator (.safetensors)")
     parser.add_argument("--folds", type=int, default=5, help="folds of the cross-validation")
@@ -55,12 +61,14 @@ class _Candidate:
 
 def run(args: argparse.Namespace) -> int:
     """Fit, judge, show, save."""
-    names = _methods(args.method)
+    from acls.calibrators.naming import parse_calibrators
+
+    calibrators = parse_calibrators(args.method)
     if args.folds < 2 or args.bootstrap < 1:
         raise InputError("--folds must be 2 or more, --bootstrap 1 or more")
     if args.out is not None and not args.out.endswith(".safetensors"):
         raise InputError(f"cannot write {args.out}: name a file that ends in .safetensors")
-    candidates = _fitted(args, names)
+    candidates = _fitted(args, calibrators)
     chosen = _recommended(candidates)
     worths, comparisons = _tested(args, candidates) if args.test else ({}, {})
     saved = chosen or min(candidates, key=lambda one: one.judgement.after.nll)
@@ -81,16 +89,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _methods(text: str) -> list[str]:
-    from acls.calibrators import REGISTRY, make_calibrator
-
-    if text == "all":
-        return [name for name, kind in REGISTRY.items() if kind.pointwise]
-    return [type(make_calibrator(name.strip())).__name__ for name in text.split(",")]
-
-
-def _fitted(args: argparse.Namespace, names: list[str]) -> list[_Candidate]:
-    from acls.calibrators import judge, make_calibrator
+def _fitted(args: argparse.Namespace, calibrators: list[Calibrator]) -> list[_Candidate]:
+    from acls.calibrators import judge
+    from acls.calibrators.naming import written
     from acls.predictions import Predictions, open_batches
 
     batches = open_batches(args.val, columns_of(args), ignore_index=args.ignore_index)
@@ -98,10 +99,10 @@ def _fitted(args: argparse.Namespace, names: list[str]) -> list[_Candidate]:
     val = val.labelled(args.ignore_index)
     logits = as_logits(val)
     candidates = []
-    for name in names:
-        calibrator = make_calibrator(name)
+    for calibrator in calibrators:
         judgement = judge(calibrator, logits, val.labels, folds=args.folds, group=val.image)
-        candidates.append(_Candidate(name, calibrator.fit(logits, val.labels, group=val.image), judgement))
+        calibrator.fit(logits, val.labels, group=val.image)
+        candidates.append(_Candidate(written(calibrator), calibrator, judgement))
     return candidates
 
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from acls.calibrators import Calibrator, make_calibrator
+from acls.calibrators import Calibrator
+from acls.calibrators.naming import build, written
 from acls.calls import Call, parse_calls
 from acls.errors import InputError
 from acls.evaluation import Evaluation, Worth
@@ -189,14 +190,7 @@ def protocol(recipe: Recipe) -> dict[str, Any]:
 
 def calibrator_name(call: Call) -> str:
     """A calibrator as one would write it; `NONE` for none."""
-    return NONE if call.name == NONE else repr(_make(call)).removesuffix("()")
-
-
-def _make(call: Call) -> Calibrator:
-    try:
-        return make_calibrator(call.name, **call.fields)
-    except TypeError as error:  # an unknown field
-        raise InputError(str(error)) from None
+    return NONE if call.name == NONE else written(build(call))
 
 
 def _blank(cell: Cell, call: Call) -> Row:
@@ -213,7 +207,7 @@ def _measured(cell: Cell, call: Call) -> Row:
     if call.name != NONE:
         val = Predictions.load(folder.predictions("val"))
         assert val.scores is not None
-        calibrator = _make(call).fit(val.scores, val.labels, group=val.image)
+        calibrator = build(call).fit(val.scores, val.labels, group=val.image)
         calibrator.save(_calibrator_file(folder, blank.posthoc))
         test = _calibrated(calibrator, test)
     worth = evaluated(test).worth(REPLICATES)

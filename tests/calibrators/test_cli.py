@@ -43,6 +43,15 @@ def test_several_methods_are_compared_and_the_simplest_of_the_good_is_taken(file
     assert told["methods"][1]["held_out"]["use"]
 
 
+def test_methods_are_written_with_their_fields(files, capsys):
+    saved = files / "c.safetensors"
+    methods = "Vector(space=log_probs), vector, Vector(space='log_probs')"
+    assert main(["calibrate", str(files / "val.npz"), "--method", methods, "--json", "--out", str(saved)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [one["method"] for one in told["methods"]] == ["Vector(space='log_probs')", "Vector"]  # each once
+    assert repr(Calibrator.load(saved)).removesuffix("()") == told["recommended"]
+
+
 def test_a_calibrated_model_is_kept(tmp_path, capsys):
     logits, target = well_calibrated(n=1500)
     np.savez(tmp_path / "val.npz", probs=logits.softmax(1).numpy(), labels=target.numpy())
@@ -56,6 +65,9 @@ def test_a_calibrated_model_is_kept(tmp_path, capsys):
     ("options", "reason"),
     [
         (["--method", "temprature"], "did you mean 'Temperature'?"),
+        (["--method", "vector,,"], "names no calibrators: write them as in temperature"),
+        (["--method", "vector(spice=logits)"], "Vector has no field 'spice'"),
+        (["--method", "vector(space=log)"], "space='log' is not among"),
         (["--folds", "1"], "--folds must be 2 or more"),
         (["--out", "c.pt"], "ends in .safetensors"),
     ],
