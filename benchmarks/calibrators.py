@@ -1,12 +1,12 @@
 """Post-hoc calibrators against the libraries that have them: time and log-loss, same data, one run.
 
-    python benchmarks/calibrators.py [--turns 5] [--only temperature|affine] [--networks resnet20,voc]
+    python benchmarks/calibrators.py [--turns 5] [--halvings 3] [--only temperature|affine] [--networks resnet20,voc]
 
 Temperature: fits of (5000, 10) and (25000, 1000) logits, interleaved with the peers', best of several turns, in units
-of one forward cross-entropy. Vector, Matrix, Dirichlet: log-loss on the second half of real networks' outputs after a
-fit to the first, beside the best peer's, with the time of each fit. Of vector scaling there are the default, of logits,
-which a layer can hold, and what cross-validation takes of logits and of log-probabilities (``space="auto"``). Exits
-with 1 if a target is missed.
+of one forward cross-entropy. Vector, Matrix, Dirichlet: log-loss of real networks' outputs, each half after a fit to
+the other, over several halvings, beside the best peer's, with the time of the fits. The default Vector scales logits,
+as torch-uncertainty's does and a layer can; that of log-probabilities is held against all vector scalings. Exits with
+1 if a target is missed.
 """
 
 from __future__ import annotations
@@ -39,18 +39,25 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Data:
-    """Logits with labels, the first ``n`` to fit to; ``group`` numbers what belongs together."""
+    """Logits with labels; ``group`` numbers what belongs together, as the pixels of an image."""
 
     name: str
     logits: Tensor
     labels: Tensor
-    n: int
-    group: Tensor | None = None
+    group: Tensor
+
+    def __getitem__(self, chosen: Tensor) -> Data:
+        return Data(self.name, self.logits[chosen], self.labels[chosen], self.group[chosen])
+
+
+Fit = Callable[[Data, Tensor], Tensor]
+"""Fits to data and returns the log-probabilities of other logits."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=5, help="turns of which the best time counts")
+    parser.add_argument("--halvings", type=int, default=3, help="of the affine maps: how often the outputs are halved")
     parser.add_argument("--only", choices=("temperature", "affine"), help="one of the two comparisons")
     parser.add_argument("--networks", default="", help="of the affine maps: networks whose name holds one of these")
     args = parser.parse_args()
@@ -62,7 +69,7 @@ def main() -> int:
         passed.append(compare_temperature(*small_logits(), turns=4 * args.turns))
         passed.append(compare_temperature(*large_logits(), turns=args.turns))
     if args.only != "temperature":
-        passed.append(compare_affine(args.networks.split(",")))
+        passed.append(compare_affine(args.networks.split(","), args.halvings))
     return 0 if all(passed) else 1
 
 
@@ -179,125 +186,132 @@ def temperature_peers(logits: Tensor, labels: Tensor) -> dict[str, Callable[[], 
 
 
 def real_networks() -> Iterator[Data]:
-    """Outputs of real networks; probabilities as their logs. CIFAR-10's test set is halved, VOC's images are."""
+    """Outputs of real networks; probabilities as their logs."""
     arrays = np.load(SHARED / "cifar10_akamaster_resnets.npz")
     for name in ("resnet20", "resnet32", "resnet44", "resnet56"):
-        yield halved(name, arrays[name], arrays["labels"])
+        yield images(name, arrays[name], arrays["labels"])
     arrays = np.load(SHARED / "cifar10_widmann_14nets_probs.npz")
     for name, probs in zip(arrays["models"], arrays["probs"], strict=True):
-        yield halved(f"w {name}", logs(probs), arrays["labels"])
+        yield images(f"w {name}", logs(probs), arrays["labels"])
     arrays = np.load(SHARED / "cifar10_netcal_probs.npz")
     for name in ("lenet_5_probs", "wideresnet_16_4_probs"):
-        yield halved(name.removesuffix("_probs"), logs(arrays[name]), arrays["labels"])
+        yield images(name.removesuffix("_probs"), logs(arrays[name]), arrays["labels"])
     arrays = np.load(SHARED / "cifar10_vgg16_verified_probs.npz")
-    yield halved("vgg16", logs(arrays["probs"]), arrays["labels"])
+    yield images("vgg16", logs(arrays["probs"]), arrays["labels"])
     arrays = np.load(SHARED / "voc2012_espnetv2_pixels.npz")
-    image = torch.from_numpy(arrays["image_index"].astype(np.int64))
-    first_half = int((image < 222).sum())
     logits = torch.from_numpy(arrays["logits"].astype(np.float32))
-    labels = torch.from_numpy(arrays["labels"]).long()
-    yield Data("voc espnetv2", logits, labels, first_half, image[:first_half])
+    image = torch.from_numpy(arrays["image_index"].astype(np.int64))
+    yield Data("voc espnetv2", logits, torch.from_numpy(arrays["labels"]).long(), image)
 
 
 def logs(probs: np.ndarray) -> np.ndarray:
     return np.log(np.clip(probs, np.finfo(np.float32).tiny, 1)).astype(np.float32)
 
 
-def halved(name: str, logits: np.ndarray, labels: np.ndarray) -> Data:
-    return Data(name, torch.from_numpy(logits), torch.from_numpy(labels).long(), len(labels) // 2)
+def images(name: str, logits: np.ndarray, labels: np.ndarray) -> Data:
+    return Data(name, torch.from_numpy(logits), torch.from_numpy(labels).long(), torch.arange(len(labels)))
 
 
-def compare_affine(wanted: list[str]) -> bool:
+def halved(group: Tensor, seed: int) -> Tensor:
+    """Which rows are in the first half: for seed 0 the half that comes first, else half of the groups at random."""
+    n = int(group.max()) + 1
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)) if seed else torch.arange(n)
+    return torch.isin(group, order[: n // 2])
+
+
+def compare_affine(wanted: list[str], halvings: int) -> bool:
     if not SHARED.is_dir():
         print("\nSKIP Vector, Matrix, Dirichlet: no real logits; set ACLS_SHARED to their folder")
         return True
-    ours = {
-        "Vector": Vector(),
-        "Vector(auto)": Vector(space="auto"),
-        "Matrix": Matrix(),
-        "Dirichlet": Dirichlet(),
-    }
     peers = {
-        "Vector": ("probmetrics svs", "torch-uncertainty vector"),
-        "Vector(auto)": ("probmetrics svs", "torch-uncertainty vector"),
+        "Vector": ("torch-uncertainty vector",),
+        "Vector(log_probs)": ("probmetrics svs", "torch-uncertainty vector"),
         "Matrix": ("probmetrics sms", "torch-uncertainty matrix", "scikit-learn"),
         "Dirichlet": ("probmetrics sms", "torch-uncertainty dirichlet", "scikit-learn"),
     }
-    losses: dict[str, list[float]] = {}
-    seconds: dict[str, float] = {}
-    errors: dict[str, list[float]] = {name: [] for name in ours}
+    ours = dict(zip(peers, (Vector(), Vector(space="log_probs"), Matrix(), Dirichlet()), strict=True))
+    fits = {**{name: acls_fit(one) for name, one in ours.items()}, **affine_peers()}
+    losses: dict[str, list[float]] = {name: [] for name in fits}
+    seconds = dict.fromkeys(fits, 0.0)
+    above: dict[str, list[tuple[float, str]]] = {name: [] for name in ours}
     for data in (data for data in real_networks() if any(part in data.name for part in wanted)):
-        each: dict[str, Tensor] = {}
-        took: dict[str, float] = {}
-        for name, fit in {**{name: acls_fit(one) for name, one in ours.items()}, **affine_peers()}.items():
+        for name, fit in fits.items():
             start = time.perf_counter()
-            log_probs = fit(data)
-            took[name] = time.perf_counter() - start
-            seconds[name] = seconds.get(name, 0.0) + took[name]
-            each[name] = F.nll_loss(log_probs.double().clamp(min=-50), data.labels[data.n :], reduction="none")
-            losses.setdefault(name, []).append(float(each[name].mean()))
+            losses[name].append(cross_fitted(fit, data, halvings))
+            seconds[name] += time.perf_counter() - start
         for name in ours:
-            best = min(peers[name], key=lambda peer: losses[peer][-1])
-            apart = each[name] - each[best]
-            errors[name].append(float(apart.mean()) / (float(apart.std()) / len(apart) ** 0.5))
-        told = "  ".join(f"{name} {values[-1]:.5f} ({took[name]:.1f} s)" for name, values in losses.items())
-        print(f"{data.name}: {told}", flush=True)
-    if not losses:
+            above[name].append((losses[name][-1] / min(losses[peer][-1] for peer in peers[name]) - 1, data.name))
+        told = (f"{name} {values[-1]:.5f}" for name, values in losses.items())
+        print(f"{data.name}: {'  '.join(told)}", flush=True)
+    n = len(losses["Matrix"])
+    if not n:
         raise SystemExit(f"no network's name holds any of {wanted}")
-    print(f"\nlog-loss on the second half, mean over {len(errors['Vector'])} networks\n")
-    for name, values in losses.items():
-        print(f"{name:28}  {sum(values) / len(values):.5f}  {seconds[name]:8.1f} s")
+    print(
+        f"\nlog-loss after a fit to the other half, mean over {n} networks and {halvings} halvings; time of all fits\n"
+    )
+    means = {name: sum(values) / n for name, values in losses.items()}
+    for name, mean in means.items():
+        print(f"{name:28}  {mean:.5f}  {seconds[name]:8.1f} s")
     print()
     passed = []
     for name in ours:
-        means = {peer: sum(losses[peer]) / len(losses[peer]) for peer in peers[name]}
-        best = min(means, key=means.__getitem__)
-        passed.append(met(f"{name} mean log-loss against {best}", sum(losses[name]) / len(losses[name]), means[best]))
-        lower = sum(one <= 0 for one in errors[name])
-        worst = max(errors[name])
-        print(f"     no higher than the best peer of each network on {lower} of {len(errors[name])}")
-        passed.append(met(f"{name} standard errors above the best peer of a network, at worst", worst, 2.0))
+        best = min(peers[name], key=means.__getitem__)
+        passed.append(met(f"{name} mean log-loss against {best}", means[name], means[best]))
+        worst, where = max(above[name])
+        lower = sum(one <= 0 for one, _ in above[name])
+        print(f"     no higher than the best peer of each network on {lower} of {n}, at worst {worst:+.2%} ({where})")
+    price = means["Vector"] / means["Vector(log_probs)"] - 1
+    print(f"     what it costs that a layer can hold the map: Vector is {price:+.2%} from Vector(log_probs)")
     return all(passed)
 
 
-def acls_fit(calibrator: Calibrator) -> Callable[[Data], Tensor]:
-    def fit(data: Data) -> Tensor:
-        calibrator.fit(data.logits[: data.n], data.labels[: data.n], group=data.group)
-        return calibrator(data.logits[data.n :])
+def cross_fitted(fit: Fit, data: Data, halvings: int) -> float:
+    """Return the mean log-loss of rows after fits to the half they are not in, over the halvings."""
+    total = 0.0
+    for seed in range(halvings):
+        first = halved(data.group, seed)
+        for one, other in ((first, ~first), (~first, first)):
+            log_probs = fit(data[one], data.logits[other]).double().clamp(min=-50)
+            total += float(F.nll_loss(log_probs, data.labels[other], reduction="sum"))
+    return total / halvings / len(data.labels)
+
+
+def acls_fit(calibrator: Calibrator) -> Fit:
+    def fit(data: Data, logits: Tensor) -> Tensor:
+        return calibrator.fit(data.logits, data.labels, group=data.group)(logits)
 
     return fit
 
 
-def affine_peers() -> dict[str, Callable[[Data], Tensor]]:
+def affine_peers() -> dict[str, Fit]:
     from probmetrics.calibrators import get_calibrator
     from sklearn.linear_model import LogisticRegression
     from torch.utils.data import DataLoader, TensorDataset
     from torch_uncertainty.post_processing import DirichletScaler, MatrixScaler, VectorScaler
 
-    def probmetrics(name: str) -> Callable[[Data], Tensor]:
-        def fit(data: Data) -> Tensor:
-            probs = data.logits.double().softmax(1).numpy()
+    def probmetrics(name: str) -> Fit:
+        def fit(data: Data, logits: Tensor) -> Tensor:
             fitted = get_calibrator(name)
-            fitted.fit(probs[: data.n], data.labels[: data.n].numpy())
-            return torch.from_numpy(fitted.predict_proba(probs[data.n :])).log()
+            fitted.fit(data.logits.double().softmax(1).numpy(), data.labels.numpy())
+            return torch.from_numpy(fitted.predict_proba(logits.double().softmax(1).numpy())).log()
 
         return fit
 
-    def torch_uncertainty(kind: type) -> Callable[[Data], Tensor]:
-        def fit(data: Data) -> Tensor:
-            scaler = kind(num_classes=data.logits.shape[1])
-            part = TensorDataset(data.logits[: data.n], data.labels[: data.n])
-            scaler.fit(DataLoader(part, batch_size=data.n), progress=False)
-            return scaler(data.logits[data.n :]).detach().log_softmax(1)
+    def torch_uncertainty(kind: type) -> Fit:
+        def fit(data: Data, logits: Tensor) -> Tensor:
+            scaler = kind(num_classes=logits.shape[1])
+            part = TensorDataset(data.logits, data.labels)
+            scaler.fit(DataLoader(part, batch_size=len(part)), progress=False)
+            return scaler(logits).detach().log_softmax(1)
 
         return fit
 
-    def scikit_learn(data: Data) -> Tensor:
+    def scikit_learn(data: Data, logits: Tensor) -> Tensor:
         """Multinomial logistic regression on log-probabilities: matrix scaling with scikit-learn's own ridge."""
-        features = data.logits.double().log_softmax(1).clamp(min=-50).numpy()
-        model = LogisticRegression(max_iter=1000).fit(features[: data.n], data.labels[: data.n].numpy())
-        log_probs = torch.full((len(features) - data.n, features.shape[1]), -torch.inf, dtype=torch.float64)
-        log_probs[:, model.classes_] = torch.from_numpy(model.predict_log_proba(features[data.n :]))
+        seen, new = (z.double().log_softmax(1).clamp(min=-50).numpy() for z in (data.logits, logits))
+        model = LogisticRegression(max_iter=1000).fit(seen, data.labels.numpy())
+        log_probs = torch.full(logits.shape, -torch.inf, dtype=torch.float64)
+        log_probs[:, model.classes_] = torch.from_numpy(model.predict_log_proba(new))
         return log_probs  # it knows nothing of classes that it has not seen
 
     return {
