@@ -22,6 +22,10 @@ class Call:
         return {"name": self.name, **fields}
 
 
+_WORDS = {"true": True, "false": False, "none": None}
+"""As they are written in JSON and YAML, and by Python itself."""
+
+
 def parse_calls(text: str, what: str, example: str) -> list[Call]:
     """Read names with fields, separated by commas.
 
@@ -50,7 +54,7 @@ def _call(entry: ast.expr, text: str, example: str) -> Call:
 
 def _value(value: ast.expr, text: str, example: str) -> Any:
     if isinstance(value, ast.Name):
-        return value.id
+        return _WORDS.get(value.id.lower(), value.id)
     if isinstance(value, ast.Call):
         return _call(value, text, example)
     try:

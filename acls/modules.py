@@ -27,12 +27,13 @@ class Configured(nn.Module):
         dataclasses.dataclass(eq=False, kw_only=True, repr=False)(cls)
 
     def __new__(cls, *args: Any, **fields: Any) -> Any:
-        known = [field.name for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]
-        for name in fields:
+        known = {field.name: str(field.type) for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
+        for name, value in fields.items():
             if name not in known:
                 raise TypeError(f"{cls.__name__} has no field {name!r}{suggest(name, known)}")
+            _check_kind(f"{cls.__name__}({name}={value!r})", value, known[name])
         if args:
-            raise TypeError(f"{cls.__name__} takes its fields by name: {cls.__name__}({', '.join(known[:1])}=...)")
+            raise TypeError(f"{cls.__name__} takes its fields by name: {cls.__name__}({next(iter(known), '')}=...)")
         module = super().__new__(cls)
         # The generated __init__ assigns the fields, which nn.Module allows only once it is set up itself.
         nn.Module.__init__(module)
@@ -46,6 +47,15 @@ class Configured(nn.Module):
         """Show the fields that differ from their defaults, as one would write them."""
         told = [f"{f.name}={_show(_value(self, f))}" for f in _fields(self) if not _is_default(self, f)]
         return f"{type(self).__name__}({', '.join(told)})"
+
+
+def _check_kind(told: str, value: object, kind: str) -> None:
+    """Raise for text where the field's annotation calls for something else: a slip of the hand, or of the shell."""
+    wanted = {"float": "a number", "int": "a whole number", "bool": "True or False"}.get(kind.removesuffix(" | None"))
+    if wanted is not None and isinstance(value, str):
+        raise InputError(f"{told}: {wanted} is called for, not text")
+    if kind.startswith("tuple[") and not isinstance(value, (tuple, list)):
+        raise InputError(f"{told}: several values are called for, as in (0.25, 0.5)")
 
 
 def make(registry: Mapping[str, type[M]], name: str, what: str, **fields: Any) -> M:

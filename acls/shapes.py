@@ -14,6 +14,10 @@ from torch import Tensor
 from acls.errors import InputError
 
 IGNORE_INDEX = -100
+ONE_CLASS = (
+    "logits have {} class on axis 1, but two are the least: "
+    "pass a binary score s as torch.stack([torch.zeros_like(s), s], dim=1)"
+)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from acls.errors import InputError
-from acls.shapes import flatten
+from acls.shapes import ONE_CLASS, flatten
 
 CHUNK = 2**18
 """Elements of logits worked on at a time: about a megabyte, so that what one pass makes of them stays in the cache."""
@@ -137,10 +137,7 @@ def _compact(logits: Tensor, target: Tensor, group: Tensor | None, ignore_index:
     if positions.soft:
         raise InputError("calibrators are fitted to class ids, but the target holds soft labels: pass integers")
     if positions.n_classes < 2:
-        raise InputError(
-            f"logits have {positions.n_classes} class on axis 1, but two are the least: "
-            "pass a binary score s as torch.stack([torch.zeros_like(s), s], dim=1)"
-        )
+        raise InputError(ONE_CLASS.format(positions.n_classes))
     if group is None:
         group = torch.arange(logits.shape[0], device=logits.device)
     elif group.shape[:1] != logits.shape[:1] or group.ndim != 1:

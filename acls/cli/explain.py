@@ -8,6 +8,7 @@ holds, and raises it at the other classes. Methods that look at the whole batch 
 from __future__ import annotations
 
 import argparse
+import math
 from typing import TYPE_CHECKING
 
 from acls.errors import InputError
@@ -39,7 +40,9 @@ def run(args: argparse.Namespace) -> None:
         logits = [float(z) for z in args.logits.split(",")]
     except ValueError:
         raise InputError(f"--logits {args.logits!r}: numbers separated by commas are called for") from None
-    if len(logits) < 2 or not 0 <= args.label < len(logits):
+    if len(logits) < 2 or not all(map(math.isfinite, logits)):
+        raise InputError(f"--logits {args.logits!r}: two finite numbers or more are called for, one a class")
+    if not 0 <= args.label < len(logits):
         raise InputError(f"--label {args.label}: {len(logits)} logits call for a class from 0 to {len(logits) - 1}")
     if args.figure:
         _draw(args, logits)

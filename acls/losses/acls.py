@@ -122,19 +122,19 @@ class ACLS(Ranked, OnePass):
             return amount + torch.where(at.is_lowest, slope(lead(at), term.down), 0.0)
 
         floor = "" if term.from_zero else " - min z"
+        falls, rises = _formulas(term, FORMS[self.form])
         return self.rule_on_cross_entropy(
             Rule(
                 down=Side(
                     lowered,
                     when=exceeds,
-                    formula=_formula("λ1", f"z_ŷ{floor}", term) + ("" if term.stopped else " + Σ_j f_j C_j"),
+                    formula=falls,
                     condition=f"z_ŷ{floor} > M" if term.clipped else "1",
                 ),
                 up=Side(
                     raised,
                     when=others_exceed,
-                    formula=_formula("λ2/(K-1)" if FORMS[self.form].averaged else "λ2", "z_ŷ - z_j", term)
-                    + ("" if term.stopped else ", and at min z the λ1 term"),
+                    formula=rises,
                     condition="z_ŷ - z_j > M" if term.clipped else "1",
                 ),
             )
@@ -165,5 +165,13 @@ class ACLS(Ranked, OnePass):
         return wrongly.to(at.logits.dtype).repeat_interleave(n_positions)
 
 
-def _formula(weight: str, gap: str, term: MarginTerm) -> str:
-    return f"2 {weight} ({gap} - M)" if term.power == 2 else weight
+def _formulas(term: MarginTerm, form: _Form) -> tuple[str, str]:
+    """Return f at the predicted class and at the others as one would write them."""
+    two, weight = "" if form.halved else "2 ", "λ2/(K-1)" if form.averaged else "λ2"
+    floor = "" if term.from_zero else " - min z"
+    if term.power == 2:
+        falls, rises = f"{two}λ1 (z_ŷ{floor} - M)", f"{two}{weight} (z_ŷ - z_j - M)"
+        others = f"{two}{weight} " + ("Σ_j max(0, z_ŷ - z_j - M)" if term.clipped else "Σ_j≠ŷ (z_ŷ - z_j - M)")
+    else:
+        falls, rises, others = "λ1", weight, f"{weight} Σ_j C_j"
+    return (falls, rises) if term.stopped else (f"{falls} + {others}", f"{rises}, and at min z the λ1 term")

@@ -57,6 +57,7 @@ class AdaFocal(FocalFamily):
         gamma = self._gamma(at.p_true)
         return power_gradient_factor(at, gamma.abs(), sign=gamma.sign())
 
+    @torch.no_grad()
     def end_epoch(self, now: Epoch) -> None:
         """Cut the validation confidences into bins anew and move each bin's gamma by its gap."""
         confidences, hits = [], []
@@ -65,8 +66,12 @@ class AdaFocal(FocalFamily):
             log_r, predicted = log_confidence(at.logits)
             confidences.append(log_r.exp())
             hits.append(correctness(at, predicted))
-        if confidences:
-            self.update(distributed.all_gather(torch.cat(confidences)), distributed.all_gather(torch.cat(hits)))
+        # A process without a batch gathers too: the others wait for it.
+        nothing = self.gammas.new_zeros(0)
+        confidence, hit = (
+            distributed.all_gather(torch.cat([nothing, *parts]).double()) for parts in (confidences, hits)
+        )
+        self.update(confidence, hit)
 
     @torch.no_grad()
     def update(self, confidence: Tensor, correct: Tensor) -> None:
@@ -85,8 +90,10 @@ class AdaFocal(FocalFamily):
 
     def move(self, gap: Tensor) -> None:
         """Move the gammas by the gaps, confidence minus accuracy, ``(bins,)``."""
-        gamma = self.gammas * torch.exp(self.gammas.sign() * self.rate * gap)
-        gamma = torch.where(gamma.abs() < self.switch, -self.switch * gamma.sign(), gamma)
+        # 0 counts as inverse focal, or a gamma that got there would stay.
+        side = torch.where(self.gammas > 0, 1.0, -1.0).to(self.gammas)
+        gamma = self.gammas * torch.exp(side * self.rate * gap)
+        gamma = torch.where(gamma.abs() < self.switch, -self.switch * side, gamma)
         self.gammas.copy_(gamma.clamp(self.gamma_min, self.gamma_max))
 
     def _gamma(self, p: Tensor) -> Tensor:

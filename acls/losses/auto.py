@@ -38,6 +38,8 @@ class AutoACLS(ACLS):
     def __post_init__(self) -> None:
         if self.rate <= 0:
             raise InputError(f"rate={self.rate}: above 0 is called for")
+        if self.margin == 0:
+            raise InputError("margin=0: a margin that is multiplied starts above 0")
         super().__post_init__()
         self.register_buffer("current_margin", torch.tensor(self.margin, dtype=torch.float64))
         self._margin_now = self.margin

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from acls.errors import InputError
 from acls.losses.smoothing import Rule
 from acls.modules import Configured, choose
-from acls.shapes import IGNORE_INDEX, Positions, flatten, labelled_mean
+from acls.shapes import IGNORE_INDEX, ONE_CLASS, Positions, flatten, labelled_mean
 
 REDUCTIONS = ("mean", "sum", "none")
+
+
+def check_prepared(memory: nn.Module, buffer: str) -> None:
+    """Raise where the buffer that `Loss.prepare` makes is not there."""
+    if not hasattr(memory, buffer):
+        raise InputError(
+            f"the memory of {type(memory).__name__} is not set up: call loss.prepare(n_train=..., n_classes=...) "
+            "before training"
+        )
 
 
 @dataclass(frozen=True)
@@ -165,6 +174,8 @@ class Loss(Configured):
 
     def _positions(self, logits: Tensor, target: Tensor, index: Tensor | None) -> Positions:
         at = flatten(logits, target, ignore_index=self.ignore_index, index=index)
+        if at.n_classes < 2:
+            raise InputError(ONE_CLASS.format(at.n_classes))
         if at.soft and any(part.refuses_soft_targets for part in self.stack()):
             raise InputError(
                 f"{self!r} needs to know each sample's class, but the target {tuple(target.shape)} holds "
@@ -233,7 +244,12 @@ class Regularized(Loss):
         return self.base.data_term(at, weight)
 
     def penalties(self, at: Positions) -> dict[str, Tensor]:
-        return self.base.penalties(at) | self.penalty(at)
+        parts = self.base.penalties(at)
+        for name, value in self.penalty(at).items():
+            # Two of a kind may be stacked: the outer one's terms are then numbered.
+            taken = sum(other.split("_")[0] == name for other in parts)
+            parts[f"{name}_{taken + 1}" if taken else name] = value
+        return parts
 
     def rule_on_cross_entropy(self, rule: Rule) -> Rule | None:
         """Return ``rule`` where the base is plain cross-entropy, which a row of the table presupposes; else None."""
@@ -243,13 +259,25 @@ class Regularized(Loss):
         self.base.prepare(n_train=n_train, n_classes=n_classes)
 
     def start_epoch(self, now: Epoch) -> None:
-        self.base.start_epoch(now)
+        self.base.start_epoch(self._for_base(now))
 
     def observe(self, logits: Tensor, target: Tensor, index: Tensor) -> None:
-        self.base.observe(logits, target, index)
+        self.base.observe(logits, self._as_base_ignores(target), index)
 
     def end_epoch(self, now: Epoch) -> None:
-        self.base.end_epoch(now)
+        self.base.end_epoch(self._for_base(now))
+
+    def _for_base(self, now: Epoch) -> Epoch:
+        def predict(split: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+            return ((logits, self._as_base_ignores(target), index) for logits, target, index in now.predict(split))
+
+        return replace(now, predict=predict)
+
+    def _as_base_ignores(self, target: Tensor) -> Tensor:
+        """Return a target in which the base, which has no settings of its own, leaves out what this loss does."""
+        if self.ignore_index == IGNORE_INDEX or target.is_floating_point():
+            return target
+        return torch.where(target == self.ignore_index, IGNORE_INDEX, target.long())
 
     def keep_mask(self) -> Tensor | None:
         return self.base.keep_mask()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from acls import distributed
 from acls.errors import InputError
-from acls.losses.base import About, Epoch, Loss
+from acls.losses.base import About, Epoch, Loss, check_prepared
 from acls.modules import choose
 from acls.shapes import Positions, flatten
 
@@ -63,12 +63,16 @@ class CaPE(Loss):
         self.register_buffer("borders", torch.zeros(scores, self.bins - 1))
         self.register_buffer("shares", torch.zeros(scores, self.bins))
 
+    @torch.no_grad()
     def start_epoch(self, now: Epoch) -> None:
         """Set the targets from the network's predictions, if the epoch is one of those that use them."""
         self.calibrating.fill_(now.number % self.every == 0)
         if not self.calibrating:
             return
-        probabilities, labels, indices = [], [], []
+        check_prepared(self, "targets")
+        # What a process without a batch hands on: the others wait for it.
+        n_classes, numbers = self.targets.shape[1], self.calibrating.new_zeros(0, dtype=torch.int64)
+        probabilities, labels, indices = [self.targets.new_zeros(0, n_classes)], [numbers], [numbers]
         dense = False
         for logits, target, index in now.predict("train"):
             dense = logits.ndim > 2
@@ -77,22 +81,20 @@ class CaPE(Loss):
             kept = torch.arange(0, at.logits.shape[0], step, device=at.logits.device)
             if at.valid is not None:
                 kept = kept[at.valid[kept]]
-            probabilities.append(at.logits[kept].softmax(1))
-            labels.append(at.target[kept])
-            indices.append(kept if dense else index[kept])
-        if probabilities:
-            p, y, index = (distributed.all_gather(torch.cat(parts)) for parts in (probabilities, labels, indices))
-            targets = self._set_targets(p.to(self.targets), y.to(self.targets.device))
+            probabilities.append(at.logits[kept].softmax(1).to(self.targets))
+            labels.append(at.target[kept].to(self.targets.device))
+            indices.append((kept if dense else index[kept]).to(self.targets.device))
+        p, y, index = (distributed.all_gather(torch.cat(parts)) for parts in (probabilities, labels, indices))
+        dense = bool(distributed.all_reduce(torch.tensor(float(dense), device=p.device)))
+        if len(p):
+            targets = self._set_targets(p, y)
             self.targets.zero_()
             if not dense:
-                self.targets[index.to(self.targets.device)] = targets
+                self.targets[index] = targets
 
     def data_term(self, at: Positions, weight: Tensor | None) -> Tensor:
         label = F.one_hot(at.target, at.n_classes).to(at.logits.dtype)
-        if not hasattr(self, "targets"):
-            raise InputError(
-                "CaPE's targets are not set up: call loss.prepare(n_train=..., n_classes=...) before training"
-            )
+        check_prepared(self, "targets")
         if len(at.shape) == 1:
             target = self.targets[at.sample_numbers()].to(label)
             known = target.sum(1, keepdim=True) > 0

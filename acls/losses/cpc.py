@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import FunctionCtx
 
 from acls.errors import InputError
 from acls.losses.base import About, Regularized
@@ -21,7 +21,7 @@ _PAIRS_AT_ONCE = 1 << 19
 class _AllPairs(torch.autograd.Function):
     """The sum over all ordered pairs of classes of h(z_k - z_l), h(d) = |d|/2 + log(1 + exp(-|d|)). ``(M,)``.
 
-    Value and gradient, sum_l tanh((z_j - z_l)/2), come from one pass over blocks of pairs; only the gradient is kept.
+    Value and gradient, sum_l tanh((z_j - z_l)/2), come from one pass over blocks of pairs; no pairs are kept.
     """
 
     @staticmethod
@@ -35,13 +35,14 @@ class _AllPairs(torch.autograd.Function):
                     (1, 2)
                 )  # over ordered pairs, softplus(d) adds up as h(d) does
                 gradient[rows, classes] = torch.tanh_(difference.mul_(0.5)).sum(2)
-        ctx.save_for_backward(gradient)
+        ctx.save_for_backward(z, gradient)
         return value
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> Tensor:
-        (gradient,) = ctx.saved_tensors
+        z, gradient = ctx.saved_tensors
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            gradient = torch.tanh((z.unsqueeze(2) - z.unsqueeze(1)) / 2).sum(2)  # to be differentiated again
         result: Tensor = gradient * grad_output.unsqueeze(1)
         return result
 

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from acls import distributed
-from acls.errors import InputError
-from acls.losses.base import Epoch, Regularized
+from acls.losses.base import Epoch, Regularized, check_prepared
 from acls.losses.numerics import correctness, log_confidence
 from acls.shapes import Positions, flatten
 
@@ -31,12 +30,14 @@ class CorrectnessHistory(nn.Module):
     @torch.no_grad()
     def observe(self, at: Positions) -> None:
         """Count the hits of one batch; where several processes train, of all their batches."""
+        check_prepared(self, "hits")
         _, predicted = log_confidence(at.logits)
         hits = sample_means(correctness(at, predicted), at).double()
         everyone, hits = distributed.all_gather(at.sample_numbers()), distributed.all_gather(hits)
-        self.hits.index_add_(0, everyone.to(self.hits.device), hits.to(self.hits.device))
+        self.hits.index_add_(0, everyone.to(self.hits.device), hits.to(self.hits))
 
     def end_epoch(self) -> None:
+        check_prepared(self, "hits")
         self.epochs += 1
 
     def rank_value(self, at: Positions) -> Tensor:
@@ -44,8 +45,7 @@ class CorrectnessHistory(nn.Module):
 
         0 for all of them while the history is empty, and when every sample was always correct.
         """
-        if not hasattr(self, "hits"):
-            raise InputError("the history is not set up: call loss.prepare(n_train=..., n_classes=...) before training")
+        check_prepared(self, "hits")
         least = self.hits.min()
         span = self.epochs.clamp(min=1) - least
         above = self.hits[at.sample_numbers()] - least

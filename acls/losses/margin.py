@@ -160,7 +160,10 @@ def _with_own_code(function: Any) -> FunctionType:
 
 
 def _whole_pass(logits: Tensor, target: Tensor, loss: OnePass, all_count: bool) -> tuple[Tensor, Tensor]:
-    """Return a loss as it is reduced and its gradient in the logits, for a compiler."""
+    """Return a loss as it is reduced and its gradient in the logits, for a compiler.
+
+    The gradient of half-precision logits stays in float32: what autograd rounds it to comes after the loss's scaling.
+    """
     if all_count:
         at = Positions(flatten_logits(logits), target.reshape(-1), None, target.shape)
     else:
@@ -174,7 +177,7 @@ def _whole_pass(logits: Tensor, target: Tensor, loss: OnePass, all_count: bool) 
     if at.valid is not None:
         share = 1 / at.valid.sum().clamp(min=1) if loss.reduction == "mean" else 1.0
         gradient = torch.where(at.valid.unsqueeze(1), gradient * share, 0.0)
-    return value, unflatten_logits(gradient, logits.shape).to(logits.dtype)
+    return value, unflatten_logits(gradient, logits.shape)
 
 
 def _eager_pass(z: Tensor, y: Tensor, term: MarginTerm, scale: float | None) -> tuple[Tensor, Tensor]:
@@ -296,7 +299,8 @@ def _first_zero(x: Tensor, axis: int) -> Tensor:
     k = x.shape[axis]
     rank = torch.arange(k - 1, -1, -1, dtype=x.dtype, device=x.device).unsqueeze(1 - axis)
     found = (x * (torch.finfo(x.dtype).max / 4)).add_(rank).amax(axis, keepdim=True)
-    return found.neg_().add_(k - 1).long()
+    # Of logits that are not finite any index will do, as the loss is not either.
+    return found.neg_().add_(k - 1).nan_to_num_().clamp_(0, k - 1).long()
 
 
 def _sum_of_squares(x: Tensor, axis: int) -> Tensor:

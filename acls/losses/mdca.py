@@ -15,7 +15,7 @@ def class_gaps(at: Positions) -> Tensor:
     label = at.target if at.soft else F.one_hot(at.target, at.n_classes).to(at.logits.dtype)
     gap = at.logits.softmax(1) - label
     if at.valid is None:
-        return gap.mean(0)
+        return gap.sum(0) / max(1, len(gap))
     return torch.where(at.valid.unsqueeze(1), gap, 0.0).sum(0) / at.valid.sum().clamp(min=1)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from acls import distributed
 from acls.errors import InputError
-from acls.losses.base import About, Epoch, Regularized
+from acls.losses.base import About, Epoch, Regularized, check_prepared
 from acls.losses.dca import confidence_gap
 from acls.losses.history import sample_means
 from acls.losses.numerics import log_confidence
@@ -57,14 +57,16 @@ class Patra(Regularized):
 
     @torch.no_grad()
     def observe(self, logits: Tensor, target: Tensor, index: Tensor) -> None:
+        check_prepared(self, "confidence")
         super().observe(logits, target, index)
         at = flatten(logits, target, ignore_index=self.ignore_index)
         newest = sample_means(log_confidence(at.logits)[0].exp(), at).double()
         index = distributed.all_gather(index).to(self.confidence.device)
-        newest = distributed.all_gather(newest).to(self.confidence.device)
+        newest = distributed.all_gather(newest).to(self.confidence)
         self.confidence[index] = torch.lerp(self.confidence[index], newest, self.ema)
 
     def end_epoch(self, now: Epoch) -> None:
+        check_prepared(self, "confidence")
         super().end_epoch(now)
         if now.number + 1 in {max(1, round(share * now.total)) for share in self.prune_at}:
             still = self.kept.nonzero().squeeze(1)

@@ -84,6 +84,19 @@ def test_compiled_in_place_a_loss_of_maps_is_the_same(reduction, ignored, dtype)
         torch.testing.assert_close(ours, expected)
 
 
+def test_a_compiled_gradient_in_half_precision_is_rounded_after_the_scaling_of_the_loss():
+    torch._dynamo.reset()
+    loss = in_place(ACLS(margin=1.0), "eager")
+    z = torch.randn(1, 4, 256, 256, generator=torch.Generator().manual_seed(0)).half()
+    y = torch.zeros(1, 256, 256, dtype=torch.long)
+    gradients = []
+    for dtype in (torch.float16, torch.float32):
+        given = z.detach().to(dtype).requires_grad_()
+        (loss(given, y) * 65536.0).backward()  # what a GradScaler begins with
+        gradients.append(given.grad.float())
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-3, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("z", "y"),
     [

@@ -18,17 +18,22 @@ LOSSES = {
 
 
 def _train(make, rank, world):
-    """Two epochs over batches whose sizes do not divide; a process takes every world-th sample of each."""
+    """Two epochs over batches whose sizes do not divide; a process takes every world-th sample of each.
+
+    In the second one the first process alone is given samples to predict.
+    """
     loss = make()
     loss.prepare(n_train=N_TRAIN, n_classes=5)
     z, y, _ = inputs(N_TRAIN, seed=3)
 
     def predict(split):
-        mine = torch.arange(rank, N_TRAIN, world)
-        yield z[mine], y[mine], mine
+        mine = torch.arange(N_TRAIN if rank == 0 else 0) if number else torch.arange(rank, N_TRAIN, world)
+        for part in mine.split(N_TRAIN):
+            if len(part):
+                yield z[part], y[part], part
 
-    for number in range(2):
-        now = Epoch(number=number, total=2, predict=predict)
+    for number in (0, 3):
+        now = Epoch(number=number, total=4, predict=predict)
         loss.start_epoch(now)
         for step in range(4):
             logits, target, index = (part[rank::world] for part in inputs(7, seed=step + 10 * number))

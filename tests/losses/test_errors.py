@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from acls.errors import InputError
-from acls.losses import ACLS, CE, CRL, MDCA, MMCE, REGISTRY, CaPE, Focal, make_loss
+from acls.losses import ACLS, CE, CRL, MDCA, MMCE, REGISTRY, AutoACLS, CaPE, Epoch, Focal, Patra, make_loss
+from acls.losses.naming import parse_losses
 
 Z, Y = torch.zeros(8, 21, 64, 64), torch.zeros(8, 64, 64, dtype=torch.long)
 
@@ -68,6 +69,10 @@ def test_an_unknown_loss_is_answered_with_the_nearest():
         (ACLS, {"base": MMCE(), "reduction": "none"}, "has a term for the whole batch"),
         (MDCA, {"base": Focal(ignore_index=255)}, "set ignore_index, reduction and class_weight on MDCA"),
         (MDCA, {"base": torch.nn.CrossEntropyLoss()}, "is not a loss of acls"),
+        (ACLS, {"margin": "six"}, r"ACLS\(margin='six'\): a number is called for, not text"),
+        (MMCE, {"weighted": "no"}, r"MMCE\(weighted='no'\): True or False is called for"),
+        (Patra, {"prune_at": 0.5}, "several values are called for"),
+        (AutoACLS, {"margin": 0.0}, "starts above 0"),
     ],
 )
 def test_a_wrong_setting_is_refused_when_the_loss_is_made(kind, fields, told):
@@ -90,6 +95,26 @@ def test_a_missing_index_says_what_it_is_for(loss):
 def test_a_memory_that_is_not_set_up_says_how(loss):
     with pytest.raises(InputError, match=r"call loss.prepare\(n_train=..., n_classes=...\)"):
         loss(torch.zeros(3, 4), torch.zeros(3, dtype=torch.long), torch.arange(3))
+
+
+@pytest.mark.parametrize("loss", [CRL(), ACLS(condition="ranking"), CaPE(), Patra(), MDCA(base=CRL())], ids=repr)
+def test_a_hook_before_the_memory_is_set_up_says_how(loss):
+    def hooks():
+        loss.start_epoch(Epoch(0, 3, lambda split: []))
+        loss.observe(torch.zeros(3, 4), torch.zeros(3, dtype=torch.long), torch.arange(3))
+
+    with pytest.raises(InputError, match=r"call loss.prepare\(n_train=..., n_classes=...\)"):
+        hooks()
+
+
+def test_one_class_is_refused_with_the_way_out():
+    with pytest.raises(InputError, match="two are the least"):
+        ACLS()(torch.zeros(3, 1), torch.zeros(3, dtype=torch.long))
+
+
+def test_words_for_true_false_and_none_are_read_as_such():
+    losses = parse_losses("MMCE(weighted=false), MMCE(weighted=True), CE(class_weight=none)")
+    assert [repr(loss) for loss in losses] == ["MMCE()", "MMCE(weighted=True)", "CE()"]
 
 
 def test_an_index_of_another_length_is_refused():

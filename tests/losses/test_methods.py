@@ -11,6 +11,7 @@ from acls.losses import (
     CE,
     CPC,
     CRL,
+    DCA,
     MMCE,
     REGISTRY,
     AdaFocal,
@@ -156,6 +157,73 @@ def test_second_derivatives_are_refused_with_the_way_to_get_them():
     assert z.grad.isfinite().all()
 
 
+def test_cpc_has_second_derivatives():
+    z, y, _ = inputs(n=3, k=4)
+    assert torch.autograd.gradgradcheck(lambda given: CPC()(given, y), (z.double().requires_grad_(),))
+
+
+@pytest.mark.parametrize("loss", [ACLS(margin=1.0), ACLS(margin=1.0, form="released"), MbLS(margin=1.0)], ids=repr)
+@pytest.mark.parametrize("shape", [(8, 5), (256, 100), (4096, 100), (256, 200)])  # each way through the one pass
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_logits_that_are_not_finite_give_a_loss_that_is_not(loss, shape, value):
+    z = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    z[1, 2] = value
+    y = torch.zeros(shape[0], dtype=torch.long)
+    assert not loss(z.requires_grad_(), y).isfinite()
+    loss(z, y).backward()
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_an_empty_batch_costs_nothing(name):
+    loss = REGISTRY[name]()
+    loss.prepare(n_train=3, n_classes=3)
+    z, y, index = (
+        torch.zeros(0, 3, requires_grad=True),
+        torch.zeros(0, dtype=torch.long),
+        torch.zeros(0, dtype=torch.long),
+    )
+    value = loss(z, y, index)
+    value.backward()
+    assert value == 0
+
+
+def test_two_regularisers_of_a_kind_add_up():
+    z, y, _ = inputs()
+    inner, outer = MbLS(margin=0.5), MbLS(margin=1.0)
+    both = MbLS(margin=1.0, base=MbLS(margin=0.5))
+    torch.testing.assert_close(both(z, y), inner(z, y) + outer(z, y) - CE()(z, y))
+    assert list(both.terms(z, y)) == ["ce", "margin", "margin_2"]
+
+
+@pytest.mark.parametrize("base", [AdaFocal, CRL, CaPE, Patra])
+def test_the_memory_of_a_base_ignores_what_the_whole_loss_does(base):
+    """So that outer settings reach its hooks: what it remembers is as if it stood alone with them."""
+    z, y, _ = inputs(4, 3, dims=(2, 2))
+    y[0, 0, 0] = 255
+    numbers, states = torch.arange(4), []
+    for loss in (DCA(base=base(), ignore_index=255), base(ignore_index=255)):
+        loss.prepare(n_train=4, n_classes=3)
+        now = Epoch(0, 3, lambda split: [(z, y, numbers)])
+        loss.start_epoch(now)
+        loss.observe(z, y, numbers)
+        loss.end_epoch(now)
+        states.append({name.removeprefix("base."): value for name, value in loss.state_dict().items()})
+    assert states[1], "a loss with memory has buffers"
+    for name, value in states[1].items():
+        torch.testing.assert_close(states[0][name], value)
+
+
+@pytest.mark.parametrize("loss", [CRL(), ACLS(condition="ranking"), Patra()], ids=repr)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_memory_that_was_cast_with_its_module_goes_on(loss, dtype):
+    loss.prepare(n_train=4, n_classes=3)
+    loss.to(dtype)
+    z, y, _ = inputs(4, 3)
+    loss.observe(z, y, torch.arange(4))
+    loss.end_epoch(Epoch(0, 3, lambda split: []))
+    assert loss(z, y, torch.arange(4)).isfinite()
+
+
 def test_cpc_pairs_in_blocks_equal_the_whole_tensor(monkeypatch):
     z, y, _ = inputs(n=6, k=11)
 
@@ -287,6 +355,15 @@ def test_adafocal_raises_gamma_where_the_network_is_overconfident():
     correct = torch.tensor([1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0])
     loss.update(confidence, correct)
     assert loss.gammas[0] < 1 < loss.gammas[1]
+
+
+def test_adafocal_leaves_a_gamma_of_zero_again():
+    loss = AdaFocal(bins=1, gamma_min=0.0)
+    found = []
+    for gap in (-0.9, -0.9, -0.9, 0.9, 0.9):
+        loss.move(torch.tensor([gap], dtype=torch.float64))
+        found.append(round(float(loss.gammas), 3))
+    assert found == [0.407, 0.0, 0.2, 0.492, 1.21]
 
 
 def test_adafocal_edges_are_the_reference_interpolation():
