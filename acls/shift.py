@@ -133,7 +133,7 @@ def of_model(
 
         def outputs(corrupt: Corrupt | None) -> Iterator[Batch]:
             source = test.source if corrupt is None else Corrupted(test.source, corrupt, normalise)
-            return session.outputs(Part(source, test.chosen))
+            return session.outputs(Part(source, test.chosen), passes=session.recipe.passes)
 
         conditions = []
         for one in sweep(
@@ -210,7 +210,7 @@ def _measure(
 def _fitted(session: Session) -> float:
     """The temperature of the clean validation part."""
     sample = Sample(len(session.data.val))
-    for batch in session.outputs(session.data.val):
+    for batch in session.outputs(session.data.val, passes=session.recipe.passes):
         sample.add(*batch)
     return _temperature(sample.rows(session.data.void))
 

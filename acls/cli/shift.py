@@ -71,6 +71,10 @@ def run(args: argparse.Namespace) -> int:
     elif of_data and Path(args.source).exists():
         place = Path(args.source)
         data = override(open_run(place if place.is_dir() else place.parent)[1].data, of_data)
+    if args.figure is not None:
+        from acls.report.figures.style import form_of
+
+        form_of(args.figure)  # before the work, which takes long
     names = list(CORRUPTIONS) if args.corruptions == "all" else [name.strip() for name in args.corruptions.split(",")]
     found = of_model(
         args.source,
@@ -82,12 +86,12 @@ def run(args: argparse.Namespace) -> int:
         seed=args.seed,
         note=None if args.quiet else _progress,
     )
+    print(json.dumps(found.as_json(), indent=2) if args.json else _told(found, markdown=args.markdown))
     if args.figure is not None:
         from acls.report.figures.shift import plot
         from acls.report.figures.style import save
 
         save(plot(found), args.figure)
-    print(json.dumps(found.as_json(), indent=2) if args.json else _told(found, markdown=args.markdown))
     return 0
 
 

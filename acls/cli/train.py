@@ -48,6 +48,8 @@ def run(args: argparse.Namespace) -> int:
     if args.resume:
         if args.recipe or args.config or given or args.rest:
             raise InputError("--resume goes on with a run as it is: pass no recipe and no settings beside it")
+        if args.out or args.dry_run:
+            raise InputError("--resume goes on where the run is: pass neither --out nor --dry-run beside it")
         return _train(None, args)
     recipe = _chosen(args)
     fields = read_loss_fields(args.rest, given.get("loss.name", recipe.loss.name))
@@ -79,6 +81,11 @@ def _train(recipe: Recipe | None, args: argparse.Namespace) -> int:
     except TrainingStopped as error:
         print(f"acls train: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt as stopped:
+        if not stopped.args:  # nothing was saved yet
+            raise
+        print(f"acls train: stopped; go on with acls train --resume {stopped.args[0]}", file=sys.stderr)
+        return 130
     if distributed.rank() > 0:
         return 0
     if not args.no_figures:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -77,9 +77,13 @@ LOGGERS: dict[str, type[TensorBoard] | type[WandB] | type[MLflow]] = {
 }
 
 
-def make_loggers(folder: Path, recipe: Recipe, first: int) -> list[Logger]:
-    """The loggers that a recipe names; ``first`` is the first epoch that they will get."""
-    for name in recipe.log:
+def check_loggers(names: Sequence[str]) -> None:
+    """Raise for a logger that there is not."""
+    for name in names:
         if name not in LOGGERS:
             raise InputError(f"there is no logger {name!r}{suggest(name, LOGGERS)}")
+
+
+def make_loggers(folder: Path, recipe: Recipe, first: int) -> list[Logger]:
+    """The loggers that a recipe names; ``first`` is the first epoch that they will get."""
     return [LOGGERS[name](folder, recipe, first) for name in recipe.log]

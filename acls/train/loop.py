@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import threading
 import time
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from torch import nn
 
 from acls import distributed
 from acls.data.parts import Part, batches
-from acls.errors import InputError, suggest
+from acls.errors import InputError
 from acls.losses import Epoch
 from acls.metrics import Suite
 from acls.recipes import Recipe
@@ -29,10 +28,10 @@ from acls.train.guards import disk_errors, interruptions, own_generator
 from acls.train.live import outlook, regulariser
 from acls.train.loggers import Logger, make_loggers
 from acls.train.progress import Progress
+from acls.train.selection import is_better
 from acls.train.session import Session
 from acls.train.state import Progressed, restore, save_resume
 
-LOWER_IS_BETTER = ("nll", "brier", "ece", "aece", "mce", "rmsce", "rmsce_debiased", "ks", "smece", "aurc")
 FINITE_EVERY = 50
 """Steps between looks at the loss on a GPU, where each look waits for it."""
 MEMORY_PROBE = 1024
@@ -106,7 +105,7 @@ def run_epoch(
     """Train for an epoch, or for what is left of it, measure, and save."""
     _train_epoch(session, folder, at, progress, interrupted)
     row = _measure(session, at)
-    better = _is_better(session.recipe, row, at.best)
+    better = is_better(session.recipe.select, row, at.best)
     if better:
         at.best, at.best_epoch = row[f"val/{session.recipe.select}"], at.epoch
     at.history.append(row)
@@ -144,7 +143,7 @@ def _train_epoch(
             save_resume(session, folder, at)
         if interrupted.is_set():
             save_resume(session, folder, at)
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(str(folder.path))
     _check_loss(session, folder, at)
     loss.end_epoch(now)
 
@@ -188,17 +187,6 @@ def _finish(session: Session, folder: RunFolder, at: Progressed) -> Result:
         write_text(folder.summary, json.dumps(text, indent=2) + "\n")
     distributed.barrier()
     return Result(folder.path, at.best_epoch, summaries["val"], summaries["test"], suites, at.history)
-
-
-def _is_better(recipe: Recipe, row: dict[str, float], best: float | None) -> bool:
-    """Whether the epoch beats the best so far, strictly: of equals the first is kept."""
-    name = f"val/{recipe.select}"
-    if name not in row:
-        known = [key.removeprefix("val/") for key in row if key.startswith("val/")]
-        raise InputError(f"the best checkpoint cannot be chosen by {recipe.select!r}{suggest(recipe.select, known)}")
-    if best is None or math.isnan(best):
-        return True
-    return row[name] < best if recipe.select in LOWER_IS_BETTER else row[name] > best
 
 
 def _out_of_patience(recipe: Recipe, at: Progressed) -> bool:

@@ -69,12 +69,13 @@ def make_plan(recipe: Recipe) -> Plan:
         draws = session.draws(0)
         session.wrapped.train()
         timed = draws[: TIMED_STEPS + 1]
-        marks = []
+        marks = [time.perf_counter()]
         for number, batch in enumerate(batches(session.data.train, timed, workers=recipe.data.workers)):
             session.step(batch, 0, number)
             marks.append(time.perf_counter())
         # The first step warms up: it sets the pace only where there is no other.
-        pace = (marks[-1] - marks[0]) / (len(marks) - 1) if len(marks) > 1 else float("nan")
+        warm = marks[1:] if len(marks) > 2 else marks
+        pace = (warm[-1] - warm[0]) / (len(warm) - 1)
         began = time.perf_counter()
         some = type(session.data.val)(session.data.val.source, session.data.val.chosen[: recipe.eval_batch])
         evaluate(session, some)

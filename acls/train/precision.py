@@ -26,6 +26,9 @@ def make_fabric(recipe: Recipe) -> Any:
     """Set up the processes that a recipe, or the launcher around us, asks for; they start with ``fabric.launch()``."""
     lightning = require("lightning_fabric", extra="train")
     on_cpu = recipe.accelerator == "cpu" or (recipe.accelerator == "auto" and not _has_accelerator())
+    missing = {"cuda": not torch.cuda.is_available(), "mps": not torch.backends.mps.is_available()}
+    if missing.get(recipe.accelerator, False):
+        raise InputError(f"torch sees no {recipe.accelerator} device here: pass --accelerator auto or cpu")
     if recipe.precision == "bf16" and on_cpu:
         check_bf16()
     devices, nodes = recipe.devices, recipe.nodes

@@ -47,6 +47,13 @@ def test_numbers_are_those_of_the_corrupted_images(run):
     assert found.conditions[-1].accuracy < found.conditions[0].accuracy
 
 
+def test_the_clean_condition_of_a_run_with_passes_is_what_the_run_reports(tmp_path):
+    dropout = replace(digits().model, dropout=0.5)
+    result = fit(digits(epochs=1, limit_batches=None, model=dropout, passes=3), tmp_path / "run", show=False)
+    (clean,) = of_model(tmp_path / "run", corruptions=[]).conditions
+    assert clean.ece == pytest.approx(result.test["ece"], abs=1e-4)
+
+
 def test_the_command_prints_a_table_json_and_a_figure(run, tmp_path, capsys):
     options = ["--corruptions", "dark,jpeg", "--severity", "1,4-5", "--limit", "100", "--quiet"]
     assert main(["shift", str(run), *options]) == 0
@@ -118,6 +125,7 @@ def test_verdicts():
         (["--severity", "0-3"], "levels from 1 to 5"),
         (["--severity", "high"], "levels from 1 to 5"),
         (["--limit", "0"], "--limit is 0"),
+        (["--figure", "shift.jpgg"], "ends in .png, .svg, .pdf"),
         (["--model.pretrained"], "a run has its own network"),
     ],
 )

@@ -116,3 +116,18 @@ def test_a_finished_run_is_drawn(tmp_path):
     assert main(command) == 0
     names = {path.name for path in (tmp_path / "run" / "figures").iterdir()}
     assert names == {"epochs.png", "reliability_val.png", "reliability_test.png"}
+
+
+def test_stopped_by_hand_a_run_says_how_to_go_on(tmp_path, capsys, monkeypatch):
+    def stopped(recipe, out, show):
+        raise KeyboardInterrupt(str(out))
+
+    monkeypatch.setattr("acls.train.fit", stopped)
+    assert main(["train", "digits_cnn", "--out", str(tmp_path / "run")]) == 130
+    assert f"go on with acls train --resume {tmp_path / 'run'}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("beside", [["--out", "other"], ["--dry-run"]])
+def test_resume_takes_nothing_beside_it(beside, tmp_path, capsys):
+    assert main(["train", "--resume", str(tmp_path), *beside]) == 2
+    assert "pass neither --out nor --dry-run" in capsys.readouterr().err

@@ -1,5 +1,7 @@
 """The paper's recipes, at full size but for two small steps, on tiny folders in the real layouts."""
 
+from dataclasses import replace
+
 import pytest
 
 from acls.cli import main
@@ -52,6 +54,11 @@ def test_the_plan_tells_steps_parameters_and_time(recipe):
     assert "about" in text
     assert recipe.data.name in text
     assert "ACLS(" in text
+
+
+def test_the_plan_of_an_epoch_of_one_step_has_a_pace():
+    recipe = find("digits_cnn")
+    assert make_plan(replace(recipe, batch=10_000)).seconds_per_step > 0
 
 
 def test_a_dry_run_prints_the_plan_and_writes_nothing(tmp_path, monkeypatch, capsys):

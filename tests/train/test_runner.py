@@ -19,6 +19,7 @@ from acls.storage import load_tensors
 from acls.train import TrainingStopped, fit, open_run, predict_run
 from acls.train.live import Sample, outlook, regulariser
 from acls.train.precision import check_bf16
+from acls.train.selection import HIGHER_IS_BETTER, LOWER_IS_BETTER
 from acls.train.session import Session, build_optimizer
 from tests.train.quick import digits, maps
 
@@ -141,9 +142,33 @@ def test_selection_by_a_calibration_number_takes_the_lowest(tmp_path):
     assert result.best_epoch == values.index(min(values))
 
 
-def test_an_unknown_selection_is_told_the_closest(tmp_path):
-    with pytest.raises(InputError, match=r"cannot be chosen by 'acuracy': did you mean 'accuracy'"):
-        fit(digits(select="acuracy"), tmp_path / "run", show=False)
+def test_every_number_of_an_epoch_that_can_choose_has_a_known_direction(tmp_path):
+    (row, *_) = fit(digits(epochs=1), tmp_path / "run", show=False).history
+    measured = {name.removeprefix("val/") for name in row if name.startswith("val/")}
+    told = {*HIGHER_IS_BETTER, *LOWER_IS_BETTER}
+    described = {"n", "confidence", "temperature", "top_logit", "logit_gap"}
+    rest = {name for name in measured - told - described if not name.startswith(("regulariser", "smoothing"))}
+    assert told <= measured
+    assert {name for name in rest if not name.endswith("_bound")} == set()
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"select": "acuracy"}, r"cannot be chosen by 'acuracy': did you mean 'accuracy'"),
+        ({"select": "miou"}, "cannot be chosen by 'miou'"),
+        ({"select": "temperature"}, "cannot be chosen by 'temperature'"),
+        ({"log": ("tensorbord",)}, "did you mean 'tensorboard'"),
+        ({"limit_batches": 0}, "limit_batches is 0"),
+        ({"ema": 2.0}, "ema is 2.0"),
+        ({"clip": -1.0}, "clip is -1.0"),
+        ({"accelerator": "mps"}, "sees no mps device here"),
+    ],
+)
+def test_what_cannot_be_is_told_before_the_run_has_a_folder(changes, told, tmp_path):
+    with pytest.raises(InputError, match=told):
+        fit(digits(**changes), tmp_path / "run", show=False)
+    assert not (tmp_path / "run").exists()
 
 
 def test_every_sample_is_drawn_once_an_epoch_in_another_order():
@@ -303,8 +328,3 @@ def test_trackers_get_the_numbers_of_every_epoch(name, method, tmp_path, monkeyp
     told = [(args[0], kwargs["step"]) for called, args, kwargs in tracker.calls if called == method]
     assert [step for _, step in told] == [0, 1]
     assert any("ece" in key for key in told[0][0])
-
-
-def test_an_unknown_logger_is_told_the_closest(tmp_path):
-    with pytest.raises(InputError, match="did you mean 'tensorboard'"):
-        fit(digits(log=("tensorbord",)), tmp_path / "run", show=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from acls.errors import require
+from acls.errors import InputError, require
 from acls.storage import atomic_write
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 """Shapes that go with the colours, for readers and printers that see none."""
 LEGEND: dict[str, Any] = {"frameon": True, "framealpha": 0.8, "edgecolor": "none", "facecolor": "white"}
 """A legend that covers what lies under it, without a frame."""
+FORMS = ("png", "svg", "pdf")
 COLUMN_INCHES = 3.5
 SMALL = 7
 
@@ -59,10 +60,17 @@ def tidy(ax: Axes) -> None:
     ax.title.set_fontsize(SMALL + 1)
 
 
+def form_of(path: str | Path) -> str:
+    """Return what the file's ending says: png, svg or pdf."""
+    form = Path(path).suffix.removeprefix(".").lower() or "png"
+    if form not in FORMS:
+        raise InputError(f"cannot draw to {path}: name a file that ends in {', '.join(f'.{one}' for one in FORMS)}")
+    return form
+
+
 def save(figure: Figure, path: str | Path) -> None:
-    """Write a figure as the file's ending says: png, svg or pdf; the same figure gives the same bytes."""
-    path = Path(path)
-    form = path.suffix.removeprefix(".").lower() or "png"
+    """Write a figure as the file's ending says; the same figure gives the same bytes."""
+    path, form = Path(path), form_of(path)
     undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
     matplotlib = require("matplotlib", extra="plot")
     with atomic_write(path) as temporary, matplotlib.rc_context({"svg.hashsalt": "acls"}):
