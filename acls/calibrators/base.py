@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from abc import abstractmethod
 from collections.abc import Callable
@@ -119,7 +120,8 @@ class Calibrator(Configured):
         check_logits(logits)
         self._check_fitted(logits.shape[1])
         rows = flatten_logits(logits)
-        return unflatten_logits(self._transform(rows if self.takes_impossible else finite(rows)), logits.shape)
+        rows, fitted = self._as_wide(rows if self.takes_impossible else finite(rows))
+        return unflatten_logits(fitted._transform(rows), logits.shape)
 
     def affine(self) -> tuple[Tensor, Tensor] | None:
         """Return (W, b) where the calibrator is ``log_softmax(W z + b)``, so that it can be folded into a layer."""
@@ -181,6 +183,22 @@ class Calibrator(Configured):
         for name, value in values.items():
             learned = value.detach().to(like) if value.is_floating_point() else value.to(like.device)
             setattr(self, name, learned.contiguous())
+
+    def _as_wide(self, logits: Tensor) -> tuple[Tensor, Self]:
+        """Return logits and calibrator in the wider of their dtypes: what CSV files and NumPy hold is float64."""
+        own = next((buffer.dtype for buffer in self.buffers() if buffer.is_floating_point()), logits.dtype)
+        wide = torch.promote_types(logits.dtype, own)
+        return logits.to(wide), self if own == wide else copy.deepcopy(self).to(wide)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Follow the module to another device or dtype, but never below float32, to which half precision is widened."""
+        before = {name: getattr(self, name) for name in self.learned}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, value in before.items():
+            moved = getattr(self, name)
+            if isinstance(moved, Tensor) and moved.dtype in (torch.float16, torch.bfloat16):
+                setattr(self, name, value.to(moved.device))
+        return self
 
     def _fit_and_report(self, rows: Rows, fit: Callable[[Rows], Outcome]) -> None:
         rows.first()  # raises where there is nothing

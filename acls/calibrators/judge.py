@@ -14,6 +14,8 @@ from acls.calibrators.rows import Rows
 from acls.calibrators.scores import Score, tally_scores, uncalibrated
 from acls.errors import InputError
 
+KEEP = "keep the model as it is"
+
 
 @dataclass(frozen=True)
 class Judgement:
@@ -44,11 +46,11 @@ def judge(
     """Fit copies of a calibrator to all folds but one, measure each on the one left out, and recommend.
 
     The recommendation is to keep the model as it is unless the held-out NLL falls by more than its standard error and
-    the ECE does not rise by more than its own. Positions of one map, or samples of one ``group``, stay in one fold;
-    folds depend on the content of the rows, not on their order.
+    the ECE does not rise by more than its own, and where a fit ends at the boundary of its range. Positions of one
+    map, or samples of one ``group``, stay in one fold; folds depend on the content of the rows, not on their order.
     """
     if not calibrator.pointwise:
-        return _judge_maps(calibrator, logits, target, folds)
+        return _judge_maps(calibrator, logits, target, folds, group)
     rows = Rows(logits, target, group=group, ignore_index=calibrator.ignore_index)
     z, y = rows.all()
     fold = rows.folds(folds)
@@ -62,10 +64,12 @@ def judge(
     return _judge_pairs(calibrator, pairs)
 
 
-def _judge_maps(calibrator: Calibrator, logits: Tensor, target: Tensor, folds: int) -> Judgement:
-    if len(logits) < folds:
-        raise InputError(f"{len(logits)} maps do not make {folds} folds: pass fewer folds, or more maps")
-    order = Rows(logits, target, group=None, ignore_index=calibrator.ignore_index).sample_folds(folds)
+def _judge_maps(calibrator: Calibrator, logits: Tensor, target: Tensor, folds: int, group: Tensor | None) -> Judgement:
+    number = torch.arange(len(logits), device=logits.device) if group is None else group
+    group = torch.unique(number, return_inverse=True)[1]
+    if int(group.max()) + 1 < folds:
+        raise InputError(f"{int(group.max()) + 1} maps do not make {folds} folds: pass fewer folds, or more maps")
+    order = Rows(logits, target, group=group, ignore_index=calibrator.ignore_index).sample_folds(folds)[group]
     pairs = [((logits[order != i], target[order != i]), (logits[order == i], target[order == i])) for i in range(folds)]
     return _judge_pairs(calibrator, pairs)
 
@@ -73,8 +77,10 @@ def _judge_maps(calibrator: Calibrator, logits: Tensor, target: Tensor, folds: i
 def _judge_pairs(calibrator: Calibrator, pairs: list[tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]]) -> Judgement:
     whole_before = whole_after = None
     changes = []
+    at_boundary = False
     for rest, own in pairs:
         fitted = copy.deepcopy(calibrator).fit(*rest)
+        at_boundary |= fitted.report.at_boundary
         held_out = Rows(*own, group=None, ignore_index=calibrator.ignore_index)
         before = tally_scores(held_out, uncalibrated)
         calibrated = Rows(fitted(own[0]), own[1], group=None, ignore_index=calibrator.ignore_index)
@@ -88,18 +94,19 @@ def _judge_pairs(calibrator: Calibrator, pairs: list[tuple[tuple[Tensor, Tensor]
         float(torch.tensor(column, dtype=torch.float64).std()) / math.sqrt(len(column))
         for column in zip(*changes, strict=True)
     )
-    mean_ece_change = sum(change for _, change in changes) / len(changes)
     first, last = whole_before.score(), whole_after.score()
-    use, why = _recommend(last.nll - first.nll, nll_se, mean_ece_change, ece_se)
+    if at_boundary:
+        use, why = False, f"{KEEP}: a fit ends where nothing but the range stops it, and says nothing of other data"
+    else:
+        use, why = _recommend(last.nll - first.nll, nll_se, last.ece - first.ece, ece_se)
     return Judgement(type(calibrator).__name__, first, last, nll_se, ece_se, use, why)
 
 
 def _recommend(nll_change: float, nll_se: float, ece_change: float, ece_se: float) -> tuple[bool, str]:
-    keep = "keep the model as it is"
     if nll_change >= 0:
-        return False, f"{keep}: the held-out NLL does not fall"
+        return False, f"{KEEP}: the held-out NLL does not fall"
     if nll_change > -nll_se:
-        return False, f"{keep}: the held-out NLL falls by less than its standard error"
+        return False, f"{KEEP}: the held-out NLL falls by less than its standard error"
     if ece_change > ece_se:
-        return False, f"{keep}: the held-out NLL falls, but the ECE rises by {100 * ece_change:.2f} points"
+        return False, f"{KEEP}: the held-out NLL falls, but the ECE rises by {100 * ece_change:.2f} points"
     return True, "use it: the held-out NLL falls by more than its standard error"

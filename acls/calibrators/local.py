@@ -91,7 +91,9 @@ class LTS(Calibrator):
         if image is None and self.image_weight.numel():
             raise InputError(f"{type(self).__name__} was fitted with images: pass them as the second argument")
         maps = _as_map(logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits)
-        return self._map(maps, image, self._weights()).reshape(logits.shape)
+        maps, fitted = self._as_wide(maps)
+        image = None if image is None else image.to(maps.dtype)
+        return fitted._map(maps, image, fitted._weights()).reshape(logits.shape)
 
     def _fit(self, rows: Rows) -> Outcome:
         return self._fit_maps(rows, list(_split(*rows.all())))

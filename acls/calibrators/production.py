@@ -26,6 +26,7 @@ def fold(
     `Temperature`, `Vector` and `Matrix`. The layer is the last one registered; ``layer`` names another. With an
     ``example`` input the result is checked to 1e-6.
     """
+    calibrator._check_fitted(None)
     affine = calibrator.affine()
     if affine is None:
         raise InputError(

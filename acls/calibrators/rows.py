@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,6 +33,8 @@ class Rows:
         self._ignore_index = ignore_index
         self._held: tuple[Tensor, Tensor, Tensor] | None = None
         self._batches: Batches | None = None
+        if isinstance(logits, np.ndarray):
+            raise InputError("logits came as a NumPy array, but tensors are called for: pass torch.from_numpy(logits)")
         if isinstance(logits, Tensor):
             if target is None:
                 raise InputError("target is missing: pass fit(logits, target), or an iterable of (logits, target)")
@@ -117,6 +120,8 @@ class Rows:
         self.hold()
         assert self._held is not None
         logits, labels, group = self._held
+        if not len(labels):
+            raise InputError(NOTHING_LEFT)
         order = codes(logits, labels).argsort(stable=True)
         return logits[order], labels[order], group[order]
 

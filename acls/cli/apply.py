@@ -1,6 +1,6 @@
 """Apply a saved calibrator to predictions: read IN, write the calibrated log-probabilities to OUT.
 
-Files are read and written in slices, so they may be larger than memory.
+Files are read in slices, and .parquet is written so, too: it may be larger than memory. Labels need not be there.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 from acls.cli.inputs import NAMES, add_columns, columns_of, with_progress
 from acls.cli.output import add_output, say
+from acls.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from acls.calibrators import Calibrator
     from acls.predictions import Predictions
 
 EXAMPLE = f"""\
@@ -42,7 +44,9 @@ def run(args: argparse.Namespace) -> int:
     from acls.predictions import open_batches, save_batches
 
     calibrator = Calibrator.load(args.calibrator)
-    batches = open_batches(args.source, columns_of(args), ignore_index=args.ignore_index)
+    check_pointwise(calibrator)
+    columns = replace(columns_of(args), unlabelled=True)
+    batches = open_batches(args.source, columns, ignore_index=args.ignore_index)
 
     def calibrated() -> Iterator[Predictions]:
         for batch in with_progress(batches, f"reading {args.source}", quiet=args.quiet or args.json):
@@ -55,9 +59,24 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def check_pointwise(calibrator: Calibrator) -> None:
+    """Raise for a calibrator of whole maps, which the rows of a file do not make."""
+    if not calibrator.pointwise:
+        raise InputError(
+            f"{type(calibrator).__name__} looks at a position's neighbours, but files hold positions one by one: "
+            "use it in Python, on maps (N, K, H, W)"
+        )
+
+
 def as_logits(p: Predictions) -> Tensor:
-    """Return what a calibrator takes: logits as they are, or the logs of probabilities, which are logits as well."""
-    if p.kind != "logits":
-        return p.log_probs()
+    """Return what a calibrator takes: logits as they are, or the logs of probabilities, which are logits as well.
+
+    A probability of 0 is one that was rounded: it is taken for half the smallest that was not.
+    """
     assert p.scores is not None
-    return p.scores
+    if p.kind == "logits":
+        return p.scores
+    if p.kind == "probs" and bool((p.scores == 0).any()):
+        smallest = p.scores[p.scores > 0].min()
+        return p.scores.clamp(min=float(smallest) / 2).log()
+    return p.log_probs()

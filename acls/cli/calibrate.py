@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from acls.cli.apply import as_logits
+from acls.cli.apply import as_logits, check_pointwise
 from acls.cli.inputs import NAMES, add_columns, columns_of, with_progress
 from acls.errors import InputError
+from acls.storage import finite
 
 if TYPE_CHECKING:
     from acls.calibrators import Calibrator, Judgement
@@ -64,6 +66,8 @@ def run(args: argparse.Namespace) -> int:
     from acls.calibrators.naming import parse_calibrators
 
     calibrators = parse_calibrators(args.method)
+    for calibrator in calibrators:
+        check_pointwise(calibrator)
     if args.folds < 2 or args.bootstrap < 1:
         raise InputError("--folds must be 2 or more, --bootstrap 1 or more")
     if args.out is not None and not args.out.endswith(".safetensors"):
@@ -75,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None:
         saved.calibrator.save(args.out)
     if args.json:
-        print(json.dumps(_as_json(candidates, chosen, worths, comparisons), indent=2, allow_nan=False))
+        print(json.dumps(finite(_as_json(candidates, chosen, worths, comparisons)), indent=2, allow_nan=False))
         return 0
     _show(args, _judged_table(candidates))
     print()
@@ -98,6 +102,12 @@ def _fitted(args: argparse.Namespace, calibrators: list[Calibrator]) -> list[_Ca
     val = Predictions.concat(list(with_progress(batches, f"reading {args.val}", quiet=args.quiet)))
     val = val.labelled(args.ignore_index)
     logits = as_logits(val)
+    zeros = int((val.scores == 0).sum()) if val.kind == "probs" and val.scores is not None else 0
+    if zeros:
+        told = (
+            f"{zeros:,} probabilities in {args.val} are 0: rounded, it seems; each is taken for half the smallest other"
+        )
+        print(f"acls calibrate: {told}", file=sys.stderr)
     candidates = []
     for calibrator in calibrators:
         judgement = judge(calibrator, logits, val.labels, folds=args.folds, group=val.image)

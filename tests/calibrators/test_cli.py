@@ -4,8 +4,9 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
-from acls.calibrators import Calibrator, Temperature
+from acls.calibrators import LTS, Calibrator, Temperature
 from acls.cli import main
 from acls.metrics import Suite
 from acls.predictions import Predictions
@@ -75,6 +76,75 @@ def test_a_calibrated_model_is_kept(tmp_path, capsys):
 def test_bad_options_are_refused_before_any_work(files, capsys, options, reason):
     assert main(["calibrate", str(files / "val.npz"), *options]) == 2
     assert reason in capsys.readouterr().err
+
+
+def test_data_without_labels_can_be_calibrated(files):
+    saved, new = files / "c.safetensors", files / "new.npz"
+    main(["calibrate", str(files / "val.npz"), "--out", str(saved)])
+    logits = np.load(files / "test.npz")["logits"]
+    np.savez(new, logits=logits)
+    assert main(["apply", str(saved), str(new), str(files / "out.npz")]) == 0
+    expected = Calibrator.load(saved)(torch.from_numpy(logits))
+    torch.testing.assert_close(torch.from_numpy(np.load(files / "out.npz")["log_probs"]), expected)
+
+
+@pytest.mark.parametrize("method", ["Matrix", "Isotonic", "Histogram", "Spline", "PTS"])
+@pytest.mark.parametrize("fitted_in", [np.float64, np.float32])
+def test_what_was_fitted_in_one_dtype_is_applied_in_another(files, method, fitted_in):
+    arrays = np.load(files / "val.npz")
+    used_in = {np.float64: np.float32, np.float32: np.float64}[fitted_in]
+    np.savez(files / "wide.npz", logits=arrays["logits"].astype(fitted_in), labels=arrays["labels"])
+    np.savez(files / "other.npz", logits=arrays["logits"].astype(used_in), labels=arrays["labels"])
+    saved = files / "c.safetensors"
+    assert main(["calibrate", str(files / "wide.npz"), "--method", method, "--out", str(saved), "--quiet"]) == 0
+    for name in ("wide", "other"):
+        assert main(["apply", str(saved), str(files / f"{name}.npz"), str(files / f"{name}-out.npz")]) == 0
+    first, second = (np.load(files / f"{name}-out.npz")["log_probs"] for name in ("wide", "other"))
+    assert np.exp(first) == pytest.approx(np.exp(second), abs=1e-3)
+
+
+def test_probabilities_that_were_rounded_to_zero_do_not_rule_the_fit(files, capsys):
+    """With four decimals the temperature is within a tenth of that of the unrounded probabilities."""
+    found = []
+    for decimals in (None, 4):
+        arrays = np.load(files / "val.npz")
+        probs = torch.from_numpy(arrays["logits"]).double().softmax(1).numpy()
+        probs = probs if decimals is None else probs.round(decimals)
+        np.savez(files / "probs.npz", probs=probs / probs.sum(1, keepdims=True), labels=arrays["labels"])
+        main(["calibrate", str(files / "probs.npz"), "--json", "--out", str(files / "c.safetensors")])
+        told = capsys.readouterr()
+        json.loads(told.out)
+        assert ("each is taken for half the smallest other" in told.err) == (decimals is not None)
+        found.append(float(Calibrator.load(files / "c.safetensors").temperature))
+    assert found[1] == pytest.approx(found[0], rel=0.1)
+
+
+def test_a_fit_that_only_its_range_stops_is_not_recommended(tmp_path, capsys):
+    logits, _ = overconfident(n=76, k=4)
+    np.savez(tmp_path / "val.npz", logits=logits.numpy(), labels=logits.argmax(1).numpy())  # every sample is right
+    main(["calibrate", str(tmp_path / "val.npz"), "--method", "temperature,vector"])
+    out = capsys.readouterr().out
+    assert "Recommended: keep the model as it is." in out
+    assert "a fit ends where nothing but the range stops it" in out
+
+
+@pytest.mark.parametrize("command", ["calibrate", "apply"])
+def test_calibrators_of_whole_maps_are_refused_for_files(command, files, capsys):
+    if command == "calibrate":
+        assert main(["calibrate", str(files / "val.npz"), "--method", "LTS"]) == 2
+    else:
+        logits, target = overconfident(n=40, k=3)
+        saved = files / "lts.safetensors"
+        LTS(steps=1).fit(logits.reshape(10, 2, 2, 3).movedim(-1, 1), target.reshape(10, 2, 2)).save(saved)
+        assert main(["apply", str(saved), str(files / "test.npz"), str(files / "out.npz")]) == 2
+    assert "LTS looks at a position's neighbours" in capsys.readouterr().err
+
+
+def test_where_every_row_is_ignored_there_is_nothing_to_fit_to(files, capsys):
+    logits = np.load(files / "val.npz")["logits"]
+    np.savez(files / "void.npz", logits=logits, labels=np.full(len(logits), -100))
+    assert main(["calibrate", str(files / "void.npz")]) == 2
+    assert "there is nothing to fit to" in capsys.readouterr().err
 
 
 def test_a_file_that_is_no_calibrator_is_refused(files, capsys):

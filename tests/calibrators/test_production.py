@@ -66,6 +66,21 @@ def test_folding_a_vector_of_log_probabilities_names_the_one_that_can_be(model):
         fold(model, fitted("Vector", space="log_probs"))
 
 
+def test_folding_what_is_not_fitted_says_so(model):
+    with pytest.raises(InputError, match="Vector is not fitted"):
+        fold(model, Vector())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", REGISTRY)
+def test_a_calibrator_in_a_network_of_half_precision_keeps_its_own(name, dtype, x):
+    calibrator = fitted(name)
+    before = {key: value.clone() for key, value in calibrator.state_dict().items()}
+    whole = nn.Sequential(nn.Linear(6, K), calibrator).to(dtype)
+    assert all(torch.equal(before[key], value) for key, value in calibrator.state_dict().items())
+    assert whole(x.to(dtype)).isfinite().all()
+
+
 def test_folding_into_the_wrong_layer_is_found_out(x):
     model = nn.Sequential(nn.Linear(6, K), nn.ReLU(), nn.Linear(K, K)).eval()
     with pytest.raises(InputError, match="not what the model returns"):
