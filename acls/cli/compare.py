@@ -9,7 +9,6 @@ is not run again.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from acls.cli.engines import add_engine, engine_of
+from acls.cli.output import say
 from acls.cli.settings import add_settings, apply, settings_of
 from acls.errors import InputError
 from acls.options import leaves
@@ -41,6 +41,8 @@ examples:
 
 DEMO = "digits_cnn"
 METHODS = "CE, LabelSmoothing, Focal, MbLS, CRL, ACLS"
+DEFAULTS = {"methods": METHODS, "seeds": "3", "posthoc": "temperature"}
+"""Not in the parser, so that what was given can be told from what was not."""
 COLUMNS = ("accuracy", "miou", "ece", "aece", "nll")
 
 
@@ -49,10 +51,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", nargs="?", metavar="RECIPE", help=f"one of {', '.join(RECIPES)} (default: {DEMO})")
     parser.add_argument("--config", metavar="FILE", help="start from a saved recipe, YAML or JSON, instead")
     parser.add_argument(
-        "--methods", default=METHODS, help='"paper", "all", or methods as in "CE, ACLS(margin=6), CutMix"'
+        "--methods", help=f'"paper", "all", or methods as in "CE, ACLS(margin=6), CutMix" (default: {METHODS})'
     )
-    parser.add_argument("--seeds", default="3", metavar="N|S1,S2,...", help="how many seeds, or which ones")
-    parser.add_argument("--posthoc", default="temperature", metavar="NAMES", help="calibrators, or none")
+    parser.add_argument(
+        "--seeds", metavar="N|S1,S2,...", help=f"how many seeds, or which ones (default: {DEFAULTS['seeds']})"
+    )
+    parser.add_argument("--posthoc", metavar="NAMES", help=f"calibrators, or none (default: {DEFAULTS['posthoc']})")
     parser.add_argument("--predictions", nargs="+", metavar="FILE", help="compare these saved outputs instead")
     parser.add_argument("--out", metavar="DIR", help="folder of the study (default: studies/RECIPE)")
     parser.add_argument("--json", action="store_true", help="print one JSON object, with fractions, not percent")
@@ -74,7 +78,9 @@ def run(args: argparse.Namespace) -> int:
 
     recipe = study_recipe(args)
     folder = Path(args.out or Path("studies") / recipe.name)
-    cells = plan(folder, recipe, args.methods, _seeds(args.seeds, recipe.seed), args.posthoc)
+    given = {name: getattr(args, name) for name in DEFAULTS}
+    methods, seeds, posthoc = (DEFAULTS[name] if value is None else value for name, value in given.items())
+    cells = plan(folder, recipe, methods, _seeds(seeds, recipe.seed), posthoc)
     engine = engine_of(args)
     try:
         failed = run_study(cells, engine, wait=args.wait, progress=Progress(show=not args.quiet))
@@ -121,6 +127,11 @@ def _compare_files(args: argparse.Namespace) -> int:
     """Compare saved outputs as a study of one seed would be."""
     if args.recipe or args.config or settings_of(args):
         raise InputError("--predictions compares what is saved: pass no recipe and no settings beside it")
+    if ignored := _of_studies(args):
+        raise InputError(
+            f"--predictions compares what is saved, but {', '.join(ignored)} came, for networks to train: leave that "
+            "out, or name a recipe instead of files"
+        )
     if len(args.predictions) < 2:
         raise InputError("--predictions calls for two files or more: `acls evaluate` measures one")
     from acls.evaluation import evaluate
@@ -154,10 +165,18 @@ def _compare_files(args: argparse.Namespace) -> int:
     return 0
 
 
+def _of_studies(args: argparse.Namespace) -> list[str]:
+    """The options given that say how to run a study."""
+    names = (*DEFAULTS, "out", "no_report", "wait", "address", "workers")
+    given = [name for name in names if getattr(args, name) is not None and getattr(args, name) is not False]
+    return [f"--{name.replace('_', '-')}" for name in given] + ["--engine"] * (args.engine != "local")
+
+
 def _ranked(rows: Sequence[Row], blocks: Callable[[Row], Blocks]) -> list[Ranked]:
+    from acls.report.results import RANKED
     from acls.study.ranking import rank
 
-    return rank(rows, _columns(rows), blocks)
+    return rank(rows, RANKED, blocks)
 
 
 def _columns(rows: Sequence[Row]) -> list[str]:
@@ -186,8 +205,9 @@ def _show(
             "failed": [asdict(one) for one in failed],
             "report": None if page is None else str(page),
         }
-        print(json.dumps(told, indent=2, allow_nan=False))
+        say(args, told)
     elif rows:
+        from acls.report.results import signs
         from acls.report.tables import paragraph
 
         print(_table(rows, ranked).text(), "\n")
@@ -195,14 +215,8 @@ def _show(
             print(_ranking_table(ranked).text(), "\n")
         seeds = len({row.seed for row in rows})
         spread = "mean ± standard deviation over seeds; " if seeds > 1 else ""
-        both = " and from seed to seed (paired t-test)" if seeds > 1 else ""
-        print(
-            paragraph(
-                f"{spread}floor: the ECE that a calibrated model with these confidences would show at this n. * best "
-                "among those after the same post-hoc method, and different from the next beyond chance: on the same "
-                f"test samples (permutation test){both}, p below 0.05 after Holm's correction for all of these."
-            )
-        )
+        floor = "floor: the ECE that a calibrated model with these confidences would show at this n. "
+        print(paragraph(spread + floor + signs(seeds)))
         if page is not None:
             print(f"\nreport: {page}")
     for one in failed:

@@ -8,6 +8,7 @@ temperature of the other half.
 from __future__ import annotations
 
 import argparse
+import sys
 import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from acls.cli.inputs import NAMES, add_columns, models_of
 from acls.errors import InputError
 
 if TYPE_CHECKING:
-    from acls.report.page import Subject
+    from acls.report.page import Subject, Unfinished
 
 FORMATS = ("png", "svg", "pdf")
 TABLES = ("text", "markdown", "latex", "csv")
@@ -61,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"--bootstrap is {args.bootstrap}, but 0 or more is called for")
     from acls.report.page import rank_subjects, results, write
     from acls.report.page.words import verdict
+    from acls.report.results import marks_of, signs
     from acls.report.tables import paragraph
 
     subjects = _subjects(args)
@@ -80,6 +82,8 @@ def run(args: argparse.Namespace) -> int:
             print("\n".join(map(paragraph, told)), end="\n\n")
         for table in tables:
             print(table, end="\n\n")
+        if args.table == "text" and marks_of(ranked):
+            print(paragraph(signs(len({one.seed for one in subjects}))), end="\n\n")
         if figures:
             print(f"figures: {len(figures)} in {args.figures}")
         print(f"report: {page}")
@@ -89,16 +93,22 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _subjects(args: argparse.Namespace) -> list[Subject]:
-    from acls.report.page import holds_runs, of_file, of_path
+    from acls.report.page import holds_runs, of_file, of_path, told_apart
 
     folders = [path for path in args.files if holds_runs(path)]
     files = argparse.Namespace(**{**vars(args), "files": [path for path in args.files if path not in folders]})
     if not files.files and (args.logits or args.probs or args.log_probs or args.images):
         raise InputError("--images and names of scores are for files of predictions, but only folders of runs came")
-    found = [subject for path in folders for subject in of_path(path, replicates=args.bootstrap)]
+    skipped: list[Unfinished] = []
+    found = [subject for path in folders for subject in of_path(path, replicates=args.bootstrap, skipped=skipped)]
     common = {"ignore_index": args.ignore_index, "replicates": args.bootstrap, "images": args.images}
     models = models_of(files) if files.files else []
-    return found + [of_file(path, columns, title=title, **common) for title, path, columns in models]
+    found += [of_file(path, columns, title=title, **common) for title, path, columns in models]
+    if not found:
+        raise skipped[0]
+    for one in skipped:
+        print(f"acls report: left out: {one}", file=sys.stderr)
+    return told_apart(found)
 
 
 def _default_page(files: list[str]) -> Path:

@@ -59,6 +59,8 @@ def run(args: argparse.Namespace) -> int:
 
     names = list(NAMES) if args.names == ["all"] else args.names
     for name in names:
+        if name == "all":
+            raise InputError("'all' is every table and figure: pass it alone, or name those you want")
         if name not in NAMES:
             raise InputError(f"the paper has no {name!r} here{suggest(name, [*NAMES, 'all'])}")
     if args.seeds < 1:

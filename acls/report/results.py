@@ -14,6 +14,9 @@ from acls.study.store import Row
 
 COLUMNS = ("accuracy", "ece", "aece", "nll")
 """Metrics that a table shows unless told otherwise."""
+RANKED = ("accuracy", "ece", "aece", "classwise_ece", "nll", "brier")
+"""Metrics by which methods are ranked, in the terminal and on the page: Holm's correction is for all that are ranked
+together, so each list has p-values of its own."""
 
 
 Marks = Mapping[tuple[str, str, str], Mark]
@@ -73,6 +76,15 @@ def marks_of(ranked: Iterable[Ranked]) -> dict[tuple[str, str, str], Mark]:
             marks[one.best, one.posthoc, one.metric] = "best"
             marks[one.next, one.posthoc, one.metric] = "second"
     return marks
+
+
+def signs(seeds: int) -> str:
+    """What the marks of a table in plain text mean, where methods have so many seeds."""
+    both = " and from seed to seed (paired t-test)" if seeds > 1 else ""
+    return (
+        "* best among those after the same post-hoc method, and different from the next, marked ', beyond chance: on "
+        f"the same test samples (permutation test){both}, p below 0.05 after Holm's correction for all that was tested."
+    )
 
 
 def with_floor(row: Row) -> Row:

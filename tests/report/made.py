@@ -5,6 +5,7 @@ import json
 import numpy as np
 import torch
 
+from acls.options import override
 from acls.predictions import Predictions
 from acls.recipes import find, save_recipe
 from acls.report.page import of_file
@@ -31,24 +32,23 @@ def subject(folder, *, replicates=20, images=None, title=None, **settings):
     return of_file(file(folder, **settings), replicates=replicates, images=images, title=title)
 
 
-def run(folder, *, loss="ACLS(margin=6.0)", seed=1, n=300):
-    """A finished run's folder with everything that a report reads, on the embedded digits' first test samples."""
+def run(folder, *, loss="ACLS(margin=6.0)", seed=1, n=300, draw=None, recipe="digits_cnn", **settings):
+    """A finished run's folder with everything that a report reads, on the embedded digits' first test samples.
+
+    Runs with the same ``draw``, by default the seed, have the same labels.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    recipe = find("digits_cnn")
     meta = {"loss": loss, "classes": json.dumps([f"digit {k}" for k in range(10)])}
     for number, part in enumerate(("test", "val")):
         (folder / "predictions").mkdir(exist_ok=True)
-        predictions(seed=10 * seed + number, n=n, classes=10, meta=meta).save(
-            folder / "predictions" / f"{part}.safetensors"
-        )
+        drawn = predictions(seed=10 * (seed if draw is None else draw) + number, n=n, classes=10, meta=meta)
+        drawn.save(folder / "predictions" / f"{part}.safetensors")
     names = ("epoch", "train/loss", "train/accuracy", "val/accuracy", "val/nll", "val/ece", "val/temperature")
     rows = [[e, 2 / (e + 1), e / 5, e / 6, 2 / (e + 1), 0.2 / (e + 1 + seed), 1 + e / 4] for e in range(5)]
     lines = [",".join(names), *(",".join(map(str, row)) for row in rows)]
     (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
     (folder / "environment.json").write_text(json.dumps({"versions": {"torch": "2.0"}}))
-    from dataclasses import replace
-
-    save_recipe(replace(recipe, seed=seed), folder / "recipe.yaml")
+    save_recipe(override(find(recipe), {"seed": seed, **settings}), folder / "recipe.yaml")
     return folder
 
 

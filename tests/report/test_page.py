@@ -13,7 +13,7 @@ import torch
 from acls.errors import InputError
 from acls.metrics import Suite
 from acls.predictions import Predictions, open_batches
-from acls.report.page import of_path, of_run, of_study, rank_subjects, render, results, write
+from acls.report.page import of_path, of_run, of_study, rank_subjects, render, results, told_apart, write
 from acls.report.page.build import embedded
 from acls.report.page.measuring import KEPT, MISTAKES, cross_fitted, evaluated, worst_mistakes
 from acls.report.page.pictures import of_files
@@ -186,6 +186,24 @@ def test_networks_of_different_protocols_are_neither_ranked_nor_put_in_one_table
 def test_networks_on_other_samples_are_not_ranked(folder):
     two = [subject(folder, name=f"{n}.npz", n=n) for n in (300, 400)]
     assert rank_subjects(two) == []
+    assert verdict(two)[0] == "The networks were tested on different samples, so they are not compared."
+    assert len(verdict(two)) == 3
+
+
+def test_as_many_samples_with_other_labels_are_other_samples(folder):
+    two = [subject(folder, name=f"seed{seed}.npz", seed=seed, n=300) for seed in (1, 2)]
+    assert rank_subjects(two) == []
+    assert "different samples" in verdict(two)[0]
+
+
+def test_stored_numbers_without_outputs_are_of_other_samples_where_the_data_set_is_another(tmp_path):
+    number = {"value": 0.1, "low": None, "high": None, "floor": None, "floor_high": None}
+    for method, data in (("CE", "digits"), ("ACLS", "synthetic")):
+        settings = {"recipe": {"data": {"name": data}}}
+        Store(tmp_path, create=True).add(
+            Row(method, 1, "r", "none", "test", 300, {"ece": number}, {}, 1.0, "runs/gone", settings)
+        )
+    assert "different samples" in verdict(of_study(tmp_path))[0]
 
 
 def test_triples_make_a_page_without_what_they_cannot_tell(folder):
@@ -283,6 +301,61 @@ def test_a_folder_of_runs_is_all_of_them(tmp_path):
     run(tmp_path / "b", loss="CE()", seed=2)
     found = of_path(tmp_path, replicates=0)
     assert [(one.method, one.seed) for one in found] == [("CE", 1), ("CE", 2)]
+
+
+def found_in(*folders):
+    return told_apart([one for folder in folders for one in of_path(folder, replicates=0)])
+
+
+def test_runs_that_differ_in_the_seed_alone_are_seeds_of_one_method(tmp_path):
+    for seed in (1, 2):
+        run(tmp_path / f"{seed}", loss="CE()", seed=seed, draw=0, log=() if seed == 1 else ("tensorboard",))
+    found = found_in(tmp_path)
+    assert [one.method for one in found] == ["CE", "CE"]
+    assert "over 2 seeds" in verdict(found)[0]
+    assert [line[-2] for line in results(found)[0].rows] == ["2", "2"]
+
+
+def test_runs_of_other_settings_are_no_seeds_and_their_names_say_the_setting(tmp_path):
+    for name, seed, epochs in (("a", 1, 3), ("b", 1, 1), ("c", 2, 1)):
+        run(tmp_path / name, loss="CE()", seed=seed, draw=0, epochs=epochs)
+    found = found_in(tmp_path)
+    assert [one.method for one in found] == ["CE · epochs 3", "CE · epochs 1", "CE · epochs 1"]
+    assert [line[-2] for line in results(found)[0].rows] == ["1", "1", "2", "2"]
+    assert {one.best for one in rank_subjects(found)} <= {"CE · epochs 3", "CE · epochs 1"}
+    write(of_path(tmp_path, replicates=0), tmp_path / "page.html")
+    assert page_data((tmp_path / "page.html").read_text())["methods"] == ["CE · epochs 3", "CE · epochs 1"]
+
+
+def test_runs_on_other_data_are_told_apart_by_the_recipe_and_not_ranked(tmp_path):
+    run(tmp_path / "a", loss="CE()", draw=0)
+    run(tmp_path / "b", loss="CE()", draw=0, recipe="synthetic_mlp")
+    found = found_in(tmp_path)
+    assert [one.method for one in found] == ["CE · digits_cnn", "CE · synthetic_mlp"]
+    assert rank_subjects(found) == []
+    assert "different samples" in verdict(found)[0]
+
+
+def test_a_seed_that_is_there_twice_is_told_apart_by_its_place(tmp_path):
+    run(tmp_path / "a", loss="CE()")
+    run(tmp_path / "b", loss="CE()")
+    assert [one.method for one in found_in(tmp_path)] == [f"CE · {tmp_path / name}" for name in ("a", "b")]
+
+
+def test_a_method_of_two_studies_keeps_the_seeds_of_each(tmp_path):
+    number = {"value": 0.1, "low": None, "high": None, "floor": None, "floor_high": None}
+    for name in ("one", "two"):
+        store = Store(tmp_path / name, create=True)
+        for seed in (1, 2):
+            store.add(Row("CE", seed, "r", "none", "test", 300, {"ece": number}, {}, 1.0, "runs/gone", {}))
+    found = found_in(tmp_path / "one", tmp_path / "two")
+    assert [one.method for one in found] == [f"CE · {tmp_path / name}" for name in ("one", "one", "two", "two")]
+
+
+def test_what_is_named_twice_is_refused(tmp_path):
+    run(tmp_path / "a", loss="CE()")
+    with pytest.raises(InputError, match="a came 2 times: name each run, study and file once"):
+        found_in(tmp_path, tmp_path / "a")
 
 
 def test_a_study_shows_its_stored_numbers_and_draws_from_its_runs(tmp_path):

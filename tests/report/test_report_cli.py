@@ -30,6 +30,44 @@ def test_a_runs_page_is_put_into_its_folder(tmp_path, capsys):
     assert told["verdict"][0].startswith("ACLS(margin=6.0): ECE")
 
 
+def test_a_run_that_is_not_finished_is_left_out_with_a_note(tmp_path, capsys):
+    run(tmp_path / "done", loss="CE()")
+    begun = run(tmp_path / "begun", loss="CE()", seed=2)
+    (begun / "predictions" / "test.safetensors").unlink()
+    for folders in ([tmp_path], [tmp_path / "done", begun]):
+        page = str(tmp_path / "page.html")
+        assert main(["report", *map(str, folders), "--bootstrap", "0", "--json", "--out", page]) == 0
+        told = capsys.readouterr()
+        assert [sentence.split(":")[0] for sentence in json.loads(told.out)["verdict"]] == ["CE"]
+        assert f"left out: {begun} is not finished: continue it with acls train --resume {begun}" in told.err
+
+
+def test_where_nothing_is_finished_that_is_an_error(tmp_path, capsys):
+    begun = run(tmp_path / "begun")
+    (begun / "predictions" / "test.safetensors").unlink()
+    assert main(["report", str(tmp_path), "--bootstrap", "0"]) == 2
+    assert f"{begun} is not finished" in capsys.readouterr().err
+
+
+def test_runs_of_other_settings_are_lines_of_their_own(tmp_path, capsys):
+    folders = [str(run(tmp_path / str(epochs), loss="CE()", epochs=epochs)) for epochs in (3, 1)]
+    words = ["--bootstrap", "0", "--table", "csv", "--out", str(tmp_path / "page.html")]
+    assert main(["report", *folders, *words]) == 0
+    out = capsys.readouterr().out
+    assert "CE · epochs 3,none," in out
+    assert "CE · epochs 1,none," in out
+    assert "over 2 seeds" not in out
+
+
+def test_the_marks_of_a_plain_table_are_explained(tmp_path, capsys):
+    files = [str(file(tmp_path, f"{name}.npz", sharpness=name, n=2000)) for name in (1, 3)]
+    words = [*files, "--bootstrap", "10", "--quiet", "--out", str(tmp_path / "page.html"), "--table"]
+    assert main(["report", *words, "text"]) == 0
+    assert "different from the next, marked ', beyond chance" in " ".join(capsys.readouterr().out.split())
+    assert main(["report", *words, "csv"]) == 0
+    assert "marked" not in capsys.readouterr().out
+
+
 def test_names_of_scores_in_one_file_are_several_networks(tmp_path, capsys):
     import numpy as np
 

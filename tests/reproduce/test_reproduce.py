@@ -1,5 +1,7 @@
 """The paper by name, at the smallest size: every table and figure comes out, from runs that are shared."""
 
+from dataclasses import replace
+
 import pytest
 
 from acls.cli import main
@@ -7,6 +9,8 @@ from acls.cli.reproduce import NAMES, _roots
 from acls.cli.settings import apply
 from acls.recipes import find
 from acls.reproduce import TARGETS
+from acls.reproduce.claims import Claim
+from acls.reproduce.experiments import EXPERIMENTS
 from acls.study.store import Store
 
 TINY = ["--seeds", "1", "--epochs", "1", "--limit-batches", "2", "--quiet"]
@@ -28,6 +32,8 @@ def test_what_needs_no_training_needs_none(tmp_path, capsys):
     assert "MbLS" in (tmp_path / "table2.md").read_text()
     assert (tmp_path / "figure1.png").stat().st_size > 5000
     assert not (tmp_path / "studies").exists()
+    rows = [line for line in (tmp_path / "summary.md").read_text().splitlines() if line.startswith("| [")]
+    assert [line.split(" | ")[3] for line in rows] == ["", ""]  # of no seeds
     assert str(tmp_path / "table2.md") in capsys.readouterr().out
 
 
@@ -46,6 +52,20 @@ def test_tables_share_their_runs_and_say_what_stands_in(tmp_path, capsys):
     assert "Of 4 claims" in summary
     assert "[figure3](figure3.md)" in summary
     assert "| digits_cnn | 8 |" in summary  # four methods, two seeds; nothing was trained again
+
+
+def test_what_stands_in_for_two_data_sets_is_judged_once(tmp_path, monkeypatch):
+    whole = EXPERIMENTS["table3"]
+    printed = {paper: {label: rows[label] for label in ("CE", "ACLS")} for paper, rows in whole.printed.items()}
+    lines, claims = {label: whole.lines[label] for label in ("CE", "ACLS")}, (Claim("ACLS", "CE"),)
+    monkeypatch.setitem(EXPERIMENTS, "table3", replace(whole, lines=lines, printed=printed, claims=claims))
+    assert main(["reproduce", "table3", "--out", str(tmp_path), *TINY]) == 0
+    text = (tmp_path / "table3.md").read_text()
+    assert "## digits_cnn (in the paper: cifar10_resnet50)" in text
+    second = text.partition("## digits_cnn (in the paper: tiny_imagenet_resnet50)")[2]
+    assert "the networks of cifar10_resnet50 above once more" in second
+    assert text.count("ACLS has a lower ECE than CE") == 1
+    assert "Of 1 claims" in (tmp_path / "summary.md").read_text()
 
 
 def test_another_process_at_the_study_is_waited_for_or_named(tmp_path, capsys):
@@ -68,6 +88,7 @@ def test_data_are_named_as_a_comparison_names_them_so_that_runs_are_shared(tmp_p
     ("words", "told"),
     [
         (["tabel3"], "did you mean 'table3'"),
+        (["all", "table1"], "pass it alone"),
         (["table3", "--data", "cifar10"], "write NAME=PATH"),
         (["table3", "--data", "cifr10=."], "did you mean 'cifar10'"),
         (["table3", "--data", "cifar10=nowhere.zip"], "there is no nowhere.zip"),

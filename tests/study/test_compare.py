@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from acls.cli import main
 from acls.cli.compare import _seeds
 from acls.errors import InputError
 from acls.predictions import Predictions
+from acls.report.page import of_file, rank_subjects
 from acls.study.store import Store
 
 
@@ -45,6 +47,47 @@ def test_saved_predictions_are_ranked_and_the_best_is_marked(outputs, capsys):
     lines = {line.split()[0]: line for line in out.splitlines() if line.startswith(("fits", "shouts"))}
     assert "*" in lines["fits"]
     assert "*" not in lines["shouts"]
+    assert "'" in lines["shouts"]
+    assert "different from the next, marked ', beyond chance" in " ".join(out.split())
+
+
+def test_the_terminal_and_the_page_have_the_same_p_values(outputs, capsys):
+    paths = files(outputs, "fits", "shouts")
+    assert main(["compare", "--predictions", *paths, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["ranking"]
+    subjects = [of_file(path, title=Path(path).stem) for path in paths]
+    on_page = rank_subjects([replace(one, states=one.states[:1]) for one in subjects])
+    assert [(one["metric"], one["p"]) for one in told] == [(one.metric, one.p) for one in on_page]
+
+
+def test_a_metric_without_a_value_is_null_in_json(tmp_path, capsys):
+    labels = torch.arange(100) % 4
+    for name, sharpness in (("one", 2.0), ("two", 3.0)):
+        scores = sharpness * torch.nn.functional.one_hot(labels, 4)
+        Predictions(scores, labels, "logits").save(tmp_path / f"{name}.npz")
+    assert main(["compare", "--predictions", *files(tmp_path, "one", "two"), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["metrics"]["accuracy"]["value"] for row in rows] == [1.0, 1.0]
+    assert [row["metrics"]["auroc"]["value"] for row in rows] == [None, None]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--methods", "CE"],
+        ["--seeds", "3"],
+        ["--posthoc", "temperature"],
+        ["--out", "study"],
+        ["--no-report"],
+        ["--wait"],
+        ["--workers", "0"],
+        ["--engine", "ray"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_what_says_how_to_run_a_study_is_refused_beside_saved_predictions(outputs, capsys, words):
+    assert main(["compare", "--predictions", *files(outputs, "fits", "shouts"), *words]) == 2
+    assert f"but {words[0]} came" in capsys.readouterr().err
 
 
 def test_models_that_are_alike_are_not_marked(outputs, capsys):
@@ -68,11 +111,12 @@ def test_models_that_are_alike_are_not_marked(outputs, capsys):
         (["digits_cnn", "--workers", "0"], "at least 1"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_way_out(outputs, capsys, arguments, message):
+def test_what_cannot_be_is_refused_with_the_way_out(outputs, capsys, monkeypatch, arguments, message):
+    monkeypatch.chdir(outputs)
     Predictions(torch.randn(600, 5), torch.zeros(600, dtype=torch.int64), "logits").save(outputs / "other.npz")
-    assert main(["compare", *(word.format(outputs) for word in arguments), "--out", str(outputs / "study")]) == 2
+    assert main(["compare", *(word.format(outputs) for word in arguments)]) == 2
     assert message in capsys.readouterr().err
-    assert not (outputs / "study" / "runs").exists()
+    assert not (outputs / "studies").exists()
 
 
 def test_seeds_are_a_number_or_a_list():

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from acls.report.page.build import render, results, write
+from acls.report.page.naming import told_apart
 from acls.report.page.ranking import rank_subjects
-from acls.report.page.sources import holds_runs, of_file, of_path, of_run, of_study
+from acls.report.page.sources import Unfinished, holds_runs, of_file, of_path, of_run, of_study
 from acls.report.page.subjects import Mistake, State, Subject
 
 __all__ = [
     "Mistake",
     "State",
     "Subject",
+    "Unfinished",
     "holds_runs",
     "of_file",
     "of_path",
@@ -19,5 +21,6 @@ __all__ = [
     "rank_subjects",
     "render",
     "results",
+    "told_apart",
     "write",
 ]

@@ -25,6 +25,7 @@ from typing import Any
 import acls
 from acls.errors import InputError
 from acls.report.metrics import METRICS, metric
+from acls.report.page.naming import told_apart
 from acls.report.page.ranking import rank_subjects
 from acls.report.page.sources import of_path
 from acls.report.page.subjects import AS_IS, Line, State, Subject, by_protocol, lines
@@ -61,9 +62,10 @@ def write(
 ) -> None:
     """Write the page about a run, a study, a file, or subjects that were measured already; whole or not at all.
 
-    ``ranked`` says which differences between methods are more than chance; it is computed where it is None.
+    Networks of one name that are no seeds of one method get names that tell them apart. ``ranked`` says which
+    differences between methods are more than chance; it is computed where it is None.
     """
-    subjects = of_path(source) if isinstance(source, str | Path) else list(source)
+    subjects = told_apart(of_path(source) if isinstance(source, str | Path) else source)
     named = title or (f"Calibration of {subjects[0].method}" if len(subjects) == 1 else "Calibration report")
     write_text(path, render(subjects, title=named, ranked=rank_subjects(subjects) if ranked is None else ranked))
 

@@ -6,16 +6,15 @@ from collections.abc import Sequence
 
 from acls.errors import InputError
 from acls.metrics import Blocks
-from acls.report.page.subjects import Subject, by_protocol, lines
+from acls.report.page.subjects import Subject, by_protocol, lines, same_samples
+from acls.report.results import RANKED
 from acls.study.ranking import Ranked, rank
 from acls.study.store import Row
-
-METRICS = ("accuracy", "ece", "aece", "classwise_ece", "nll", "brier")
 
 
 def rank_subjects(subjects: Sequence[Subject]) -> list[Ranked]:
     """The best by each metric against the next; nothing where samples or protocols are not the same."""
-    if len(by_protocol(lines(subjects))) > 1:
+    if len(by_protocol(lines(subjects))) > 1 or not same_samples(subjects):
         return []
     rows, recount = [], {}
     for subject in subjects:
@@ -33,6 +32,6 @@ def rank_subjects(subjects: Sequence[Subject]) -> list[Ranked]:
         return recount[id(row)]()
 
     try:
-        return rank(rows, METRICS, blocks)
-    except InputError:  # other samples
+        return rank(rows, RANKED, blocks)
+    except InputError:  # other units
         return []

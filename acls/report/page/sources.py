@@ -14,6 +14,7 @@ from acls.calibrators import Temperature
 from acls.errors import InputError
 from acls.metrics import Blocks
 from acls.metrics.bins import BINS
+from acls.options import from_plain
 from acls.predictions import Columns, Predictions, open_batches
 from acls.recipes import Recipe, load_recipe
 from acls.report.page import pictures
@@ -40,6 +41,10 @@ _OF_FILES = {"bins": BINS, "edges": "(lo, hi]", "pooled": True}
 HELD_OUT = "fitted on the validation part"
 
 
+class Unfinished(InputError):
+    """A run or a study that has nothing to report yet."""
+
+
 def is_run(path: Path) -> bool:
     """Whether a path is the folder of a run."""
     return (path / "recipe.yaml").is_file()
@@ -60,16 +65,32 @@ def _runs_in(folder: Path) -> list[Path]:
     return sorted(child for child in folder.iterdir() if is_run(child)) if folder.is_dir() else []
 
 
-def of_path(path: str | Path, *, replicates: int = REPLICATES, images: str | Path | None = None) -> list[Subject]:
-    """The subjects of a run folder, a study folder, a folder of runs, or a file of predictions with standard names."""
+def of_path(
+    path: str | Path,
+    *,
+    replicates: int = REPLICATES,
+    images: str | Path | None = None,
+    skipped: list[Unfinished] | None = None,
+) -> list[Subject]:
+    """The subjects of a run folder, a study folder, a folder of runs, or a file of predictions with standard names.
+
+    What is not finished is raised or, where ``skipped`` is a list, put into it and left out.
+    """
     folder, album = Path(path), Album()
-    if is_study(folder):
-        return of_study(folder)
-    if is_run(folder):
-        return [of_run(folder, replicates=replicates)]
-    if runs := _runs_in(folder):
-        return [of_run(run, replicates=replicates, album=album) for run in runs]
-    return [of_file(path, replicates=replicates, images=images)]
+    if not holds_runs(folder):
+        return [of_file(path, replicates=replicates, images=images)]
+
+    def opened(part: Path) -> list[Subject]:
+        try:
+            return of_study(part) if is_study(part) else [of_run(part, replicates=replicates, album=album)]
+        except Unfinished as error:
+            if skipped is None:
+                raise
+            skipped.append(error)
+            return []
+
+    parts = [folder] if is_study(folder) or is_run(folder) else _runs_in(folder)
+    return [subject for part in parts for subject in opened(part)]
 
 
 def of_file(
@@ -88,7 +109,8 @@ def of_file(
         evaluation = evaluated(batches, after, ignore_index=ignore_index, resample=replicates > 0)
         worth = evaluation.worth(replicates)
         recount = partial(blocks_of, batches, after, ignore_index=ignore_index)
-        return State(name, numbers(worth), worth.n, evaluation.suite, blocks=recount, protocol=_OF_FILES, **more)
+        more |= {"blocks": recount, "protocol": _OF_FILES, "labels": evaluation.labels}
+        return State(name, numbers(worth), worth.n, evaluation.suite, **more)
 
     states = [measured(AS_IS)]
     if states[0].suite is not None and states[0].suite.n_classes is not None:
@@ -114,7 +136,7 @@ def of_run(path: str | Path, *, replicates: int = REPLICATES, album: Album | Non
     """The subject of a finished run: its test part, as it is and after a temperature fitted on the validation part."""
     folder, recipe = open_run(Path(path))
     if not folder.predictions("test").is_file():
-        raise InputError(f"{path} is not finished: continue it with acls train --resume {path}")
+        raise Unfinished(f"{path} is not finished: continue it with acls train --resume {path}")
     test, val = (Predictions.load(folder.predictions(part)) for part in ("test", "val"))
     calibrator = Temperature().fit(logits_of(val), val.labels)
 
@@ -122,8 +144,8 @@ def of_run(path: str | Path, *, replicates: int = REPLICATES, album: Album | Non
         evaluation = evaluated([test], after, resample=replicates > 0)
         worth = evaluation.worth(replicates)
         recount = partial(blocks_of, [test], after)
-        told = protocol(recipe)
-        return State(name, numbers(worth), worth.n, evaluation.suite, blocks=recount, protocol=told, **more)
+        more |= {"blocks": recount, "protocol": protocol(recipe), "labels": evaluation.labels}
+        return State(name, numbers(worth), worth.n, evaluation.suite, **more)
 
     t = float(calibrator.temperature)
     states = measured(AS_IS), measured("Temperature", calibrated(calibrator), temperature=t, note=HELD_OUT)
@@ -138,7 +160,7 @@ def of_study(path: str | Path) -> list[Subject]:
     for row in store.rows():
         cells.setdefault((row.recipe, row.method, row.seed), []).append(row)
     if not cells:
-        raise InputError(f"{path} is the folder of a study that has no finished run yet")
+        raise Unfinished(f"{path} is the folder of a study that has no finished run yet")
     several, album = len({recipe for recipe, _, _ in cells}) > 1, Album()
     return [
         _of_cell(store.folder, f"{method} · {recipe}" if several else method, rows, album)
@@ -151,22 +173,34 @@ def _of_cell(folder: Path, method: str, rows: Sequence[Row], album: Album) -> Su
     seed, run = rows[0].seed, RunFolder(folder / rows[0].run)
     if not rows[0].run or not run.predictions("test").is_file():
         states = [State(row.posthoc, row.metrics, row.n, protocol=row.protocol) for row in rows]
-        return Subject(method, seed, str(folder), tuple(states), settings=json.dumps(rows[0].settings, indent=2))
-    states = [
-        State(
-            name=row.posthoc,
-            numbers=row.metrics,
-            n=row.n,
-            suite=evaluated([outputs(folder, row)], resample=False).suite,
-            temperature=_temperature(run, row.posthoc),
-            note="" if row.posthoc == AS_IS else HELD_OUT,
-            protocol=row.protocol,
-            blocks=partial(_recounted, folder, row),
+        settings = rows[0].settings
+        return Subject(
+            method,
+            seed,
+            str(folder),
+            tuple(states),
+            settings=json.dumps(settings, indent=2),
+            recipe=from_plain(Recipe, settings["recipe"]) if "recipe" in settings else None,
+            study=str(folder),
         )
-        for row in rows
-    ]
-    test = outputs(folder, rows[0])
-    return _of_folder(run, load_recipe(run.recipe), test, Subject(method, seed, rows[0].run, tuple(states)), album)
+    states = [_of_row(folder, run, row) for row in rows]
+    subject = Subject(method, seed, rows[0].run, tuple(states), study=str(folder))
+    return _of_folder(run, load_recipe(run.recipe), outputs(folder, rows[0]), subject, album)
+
+
+def _of_row(folder: Path, run: RunFolder, row: Row) -> State:
+    evaluation = evaluated([outputs(folder, row)], resample=False)
+    return State(
+        name=row.posthoc,
+        numbers=row.metrics,
+        n=row.n,
+        suite=evaluation.suite,
+        temperature=_temperature(run, row.posthoc),
+        note="" if row.posthoc == AS_IS else HELD_OUT,
+        protocol=row.protocol,
+        blocks=partial(_recounted, folder, row),
+        labels=evaluation.labels,
+    )
 
 
 def _of_folder(folder: RunFolder, recipe: Recipe, test: Predictions, subject: Subject, album: Album) -> Subject:
@@ -181,6 +215,7 @@ def _of_folder(folder: RunFolder, recipe: Recipe, test: Predictions, subject: Su
         history=_history(folder),
         settings=folder.recipe.read_text(encoding="utf-8"),
         environment=_environment(folder),
+        recipe=recipe,
     )
 
 

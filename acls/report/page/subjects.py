@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from acls.metrics import Blocks, Suite
+from acls.recipes import Recipe
 from acls.study.runs import NONE
 from acls.study.store import Number
 
@@ -43,6 +44,8 @@ class State:
     protocol: Mapping[str, Any] = field(default_factory=dict)
     blocks: Callable[[], Blocks] | None = field(default=None, repr=False)
     """Counts the outputs anew, in blocks that can be compared with another's on the same samples."""
+    labels: int | None = None
+    """A hash of the labels in their order, where there are outputs: the same for the same samples."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,10 @@ class Subject:
     settings: str = ""
     """The recipe as text."""
     environment: Mapping[str, Any] = field(default_factory=dict)
+    recipe: Recipe | None = None
+    """What it was trained by, where that is known."""
+    study: str = ""
+    """The folder of the study that it is of."""
 
     @property
     def as_is(self) -> State:
@@ -95,6 +102,17 @@ def lines(subjects: Sequence[Subject]) -> list[Line]:
         for subject in subjects
         for state in subject.states
     ]
+
+
+def same_samples(subjects: Sequence[Subject]) -> bool:
+    """Whether all were tested on the same samples, as far as is known: as many, of one data set, with the same labels.
+
+    An ECE on other samples is another question's answer, so such networks are not ranked.
+    """
+    states = [subject.as_is for subject in subjects]
+    labels = {state.labels for state in states if state.labels is not None}
+    data = {subject.recipe.data.name for subject in subjects if subject.recipe is not None}
+    return len({state.n for state in states}) == 1 and len(labels) <= 1 and len(data) <= 1
 
 
 def by_protocol(all_lines: Sequence[Line]) -> list[list[Line]]:

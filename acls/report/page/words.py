@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from acls.evaluation import show_p
-from acls.report.page.subjects import AS_IS, Numbers, State, Subject, by_protocol, lines
+from acls.report.page.subjects import AS_IS, Numbers, State, Subject, by_protocol, lines, same_samples
 from acls.study.ranking import Ranked
 
 Part = Literal["value", "low", "high", "floor", "floor_high"]
@@ -34,7 +34,7 @@ def about(method: str, group: Sequence[Subject]) -> str:
 
 
 def by_method(subjects: Sequence[Subject]) -> dict[str, list[Subject]]:
-    """The subjects of each method, its seeds."""
+    """The subjects of each method, its seeds; `acls.report.page.naming` sees to it that they are."""
     methods: dict[str, list[Subject]] = {}
     for subject in subjects:
         methods.setdefault(subject.method, []).append(subject)
@@ -57,8 +57,11 @@ def _overall(methods: dict[str, list[Subject]], ranked: Sequence[Ranked]) -> lis
     known = {name: ece for name, group in methods.items() if (ece := _mean(group, "ece")) is not None}
     if len(known) < 2:
         return []
-    if len(by_protocol(lines([subject for group in methods.values() for subject in group]))) > 1:
+    subjects = [subject for group in methods.values() for subject in group]
+    if len(by_protocol(lines(subjects))) > 1:
         return ["The networks were measured by different protocols, so they are not compared."]
+    if not same_samples(subjects):
+        return ["The networks were tested on different samples, so they are not compared."]
     (best, least), (next_best, second) = sorted(known.items(), key=lambda item: item[1])[:2]
     tested = next((one for one in ranked if (one.metric, one.posthoc, one.best) == ("ece", AS_IS, best)), None)
     worth = ""
@@ -67,8 +70,8 @@ def _overall(methods: dict[str, list[Subject]], ranked: Sequence[Ranked]) -> lis
     sentences = [
         f"Lowest ECE of {len(known)}: {best} with {_percent(least)} %, then {next_best}, {_percent(second)} %{worth}."
     ]
-    off = [subject for group in methods.values() for subject in group if _off(subject)]
-    total = sum(map(len, methods.values()))
+    off = [subject for subject in subjects if _off(subject)]
+    total = len(subjects)
     sentences.append(
         f"{len(off)} of {total} networks are miscalibrated by more than chance."
         if off
