@@ -15,17 +15,38 @@ from acls.errors import InputError
 from acls.metrics import Suite
 from acls.metrics.batch import Batch
 from acls.metrics.bins import BINS
-from acls.metrics.blocks import Blocks
-from acls.metrics.intervals import Comparison, Floor, Interval, Test, bootstrap, calibration_tests, noise_floor, paired
+from acls.metrics.blocks import BLOCKS, Blocks
+from acls.metrics.intervals import (
+    REPLICATES,
+    Comparison,
+    Floor,
+    Interval,
+    Test,
+    bootstrap,
+    calibration_tests,
+    noise_floor,
+    paired,
+)
 from acls.metrics.protocols import Meter, Protocol
 from acls.metrics.tally import Tally
 from acls.predictions import Predictions
 from acls.shapes import IGNORE_INDEX
+from acls.storage import finite
 
 S = TypeVar("S", bound=Tally)
 
 METRICS = ("accuracy", "nll", "brier", "ece", "aece", "classwise_ece", "mce", "rmsce", "ks", "smece")
 """What is reported, in this order; what triples cannot tell is left out."""
+
+FEW_GROUPS = 8
+"""So many groups have intervals and floors as costly as those of the whole."""
+MANY_REPLICATES = 200
+"""Resamples at most of each group where there are more."""
+_GROUP_BLOCKS = 16 * BLOCKS  # blocks that all groups share out, 100 MB
+_FEWEST_BLOCKS = 16  # resampling fewer tells too little of how far a number varies
+
+Counted = tuple[Suite, Blocks | None]
+"""What was counted of some rows."""
 
 _TESTS = {"spiegelhalter": "Spiegelhalter", "ks": "Kolmogorov-Smirnov"}
 
@@ -48,14 +69,17 @@ class Worth:
         """A plain object: the metrics by name, then their intervals, floors and error bounds; null where not known."""
         names = [name for name in self.summary if name != "n" and not name.endswith("_bound")]
         bounds = {name: self.summary[f"{name}_bound"] for name in names if self.summary.get(f"{name}_bound")}
-        return {
-            "n": self.n,
-            **{name: _plain(self.summary.get(name)) for name in dict.fromkeys([*METRICS, *names])},
-            "intervals": {name: [_plain(x.low), _plain(x.high)] for name, x in self.intervals.items()},
-            "floors": {name: {"mean": x.mean, "low": x.low, "high": x.high} for name, x in self.floors.items()},
-            "bounds": bounds,
-            "tests": {name: {"statistic": _plain(x.statistic), "p": x.p} for name, x in self.tests.items()},
-        }
+        plain: dict[str, Any] = finite(
+            {
+                "n": self.n,
+                **{name: self.summary.get(name) for name in dict.fromkeys([*METRICS, *names])},
+                "intervals": {name: [x.low, x.high] for name, x in self.intervals.items()},
+                "floors": {name: {"mean": x.mean, "low": x.low, "high": x.high} for name, x in self.floors.items()},
+                "bounds": bounds,
+                "tests": {name: {"statistic": x.statistic, "p": x.p} for name, x in self.tests.items()},
+            }
+        )
+        return plain
 
 
 @dataclass
@@ -76,7 +100,7 @@ class Evaluation:
     has_images: bool = False
     suite: Suite | None = None
     blocks: Blocks | None = None
-    groups: dict[int, tuple[Suite, Blocks | None]] = field(default_factory=dict)
+    groups: dict[int, Counted] = field(default_factory=dict)
     group_names: tuple[str, ...] = ()
     labels: int = 0
     """A sum of hashes of every label with its row's number: the same for the same labels, however counted."""
@@ -95,14 +119,12 @@ class Evaluation:
             return
         if p.group is None:
             raise InputError("there is no group to go by: name its column, as in --group NAME")
-        for code in p.group.unique().tolist():  # type: ignore[no-untyped-call]
-            inside = p.group == code
-            suite, blocks = self._count(p[inside], unit[inside])
-            if code in self.groups:
-                before = self.groups[code]
-                suite = before[0] + suite
-                blocks = None if blocks is None or before[1] is None else before[1] + blocks
-            self.groups[code] = (suite, blocks)
+        codes = p.group.unique().tolist()  # type: ignore[no-untyped-call]
+        number = len(self.groups.keys() | set(codes))
+        by_code = (
+            (code, self._count(p[inside], unit[inside], number)) for code in codes for inside in [p.group == code]
+        )
+        _take_in(self.groups, by_code, number)
 
     def __add__(self, other: Evaluation) -> Evaluation:
         """What was counted of two parts, as of one; groups are the same where their names are."""
@@ -111,13 +133,12 @@ class Evaluation:
                 f"a part has {other.kind} of {other.n_classes} classes, but {self.kind} of {self.n_classes} came before"
             )
         names = tuple(dict.fromkeys((*self.group_names, *other.group_names)))
+        theirs = {
+            names.index(other.group_names[code]) if other.group_names else code: counted
+            for code, counted in other.groups.items()
+        }
         groups = dict(self.groups)
-        for code, (suite, blocks) in other.groups.items():
-            own = names.index(other.group_names[code]) if other.group_names else code
-            if own in groups:
-                before = groups[own]
-                suite, blocks = before[0] + suite, _sum(before[1], blocks)
-            groups[own] = (suite, blocks)
+        _take_in(groups, theirs.items(), len(groups.keys() | theirs.keys()))
         return replace(
             self,
             rows=self.rows + other.rows,
@@ -134,11 +155,21 @@ class Evaluation:
         return _worth(self._counted(), self.blocks, replicates)
 
     def worth_by_group(self, replicates: int) -> dict[str, Worth]:
-        """The numbers of each group by its name."""
+        """The numbers of each group by its name, but of those without a labelled row, which `empty_groups` names.
+
+        Beyond `FEW_GROUPS` there are at most `MANY_REPLICATES` resamples of each, and SmoothECE, which takes longer
+        than all else, has neither interval nor floor.
+        """
+        many = len(self.groups) > FEW_GROUPS
         return {
-            self.group_names[code] if self.group_names else str(code): _worth(*self.groups[code], replicates)
+            self._group_name(code): _worth(*self.groups[code], replicates, briefly=many)
             for code in sorted(self.groups)
+            if self.groups[code][0].n
         }
+
+    def empty_groups(self) -> list[str]:
+        """The names of the groups whose rows are all ignored."""
+        return [self._group_name(code) for code in sorted(self.groups) if not self.groups[code][0].n]
 
     def same_samples(self, other: Evaluation) -> bool:
         """Whether both saw the same labels in the same order."""
@@ -149,6 +180,9 @@ class Evaluation:
         if self.blocks is None or other.blocks is None:
             raise InputError("comparing needs resampling, which was switched off")
         return paired(self.blocks, other.blocks, replicates=replicates)
+
+    def _group_name(self, code: int) -> str:
+        return self.group_names[code] if self.group_names else str(code)
 
     def _counted(self) -> Suite:
         if self.suite is None or self.suite.n == 0:
@@ -162,14 +196,19 @@ class Evaluation:
             raise InputError("there is no image to go by: name its column, as in --image NAME")
         return p.image
 
-    def _count(self, p: Predictions, unit: Tensor) -> tuple[Suite, Blocks | None]:
+    def _count(self, p: Predictions, unit: Tensor, groups: int = 1) -> Counted:
+        """Count some rows, those of one of so many groups, or all."""
         keep = p.labels != self.ignore_index
         if not bool(keep.all()):
             p, unit = p[keep], unit[keep]
         batch, classwise = _batch(p), p.scores is not None
         suite = Suite.count(batch, self.bins, classwise=classwise)
-        blocks = Blocks.count(batch, self.bins, unit=unit, classwise=classwise) if self.resample else None
-        return suite, blocks
+        if not self.resample:
+            return suite, None
+        if self.blocks is not None and self.blocks.classwise is not None:
+            # What would be thinned out at once need not be counted, which takes longer than all else.
+            classwise = _share(self.blocks.classwise.shape[0], groups) > 0
+        return suite, Blocks.count(batch, self.bins, unit=unit, classwise=classwise)
 
 
 def evaluate(batches: Iterable[Predictions], *, by_group: bool = False, **settings: Any) -> Evaluation:
@@ -208,13 +247,17 @@ def measure(
 def verdict(worth: Worth, *, by_image: bool = False) -> str:
     """One sentence on whether the confidences can be believed.
 
-    Rows that are independent are judged by the noise floor and the tests; those of images, by the interval alone.
+    Rows that are independent are judged by the noise floor and the tests; those of images, by the interval alone, so
+    not at all where there is none.
     """
     confidence, accuracy, ece = (worth.summary[name] for name in ("confidence", "accuracy", "ece"))
     means = f"mean confidence {confidence:.2%}, accuracy {accuracy:.2%}"
     way = "overconfident" if confidence > accuracy else "underconfident"
-    if by_image and "ece" in worth.intervals:
-        if worth.intervals["ece"].low == 0:
+    if by_image:
+        interval = worth.intervals.get("ece")
+        if interval is None or math.isnan(interval.low):
+            return f"No verdict, as there is no interval over images, and pixels are not independent ({means})."
+        if interval.low == 0:
             return f"No miscalibration beyond chance with so many images: the interval of the ECE reaches 0 ({means})."
         return f"Miscalibrated, {way}: {means}; the interval of the ECE over images does not reach 0."
     floor = worth.floors["ece"]
@@ -236,15 +279,61 @@ def show_p(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"= {p:.3f}"
 
 
-def _worth(suite: Suite, blocks: Blocks | None, replicates: int) -> Worth:
+def _worth(suite: Suite, blocks: Blocks | None, replicates: int, *, briefly: bool = False) -> Worth:
     summary = suite.summary()
-    enough = blocks is not None and replicates > 0 and blocks.used > 1
+    most = MANY_REPLICATES if briefly else REPLICATES
+    intervals: dict[str, Interval] = {}
+    if blocks is not None and replicates > 0 and blocks.used > 1:
+        resamples = min(replicates, most) if briefly else replicates
+        intervals = bootstrap(blocks, around=summary, replicates=resamples, smooth=not briefly)
     return Worth(
         summary=summary,
-        intervals=bootstrap(blocks, around=summary, replicates=replicates) if blocks is not None and enough else {},
-        floors=noise_floor(suite),
+        intervals=intervals,
+        floors=noise_floor(suite, replicates=most, smooth=not briefly),
         tests=calibration_tests(suite),
     )
+
+
+def _take_in(groups: dict[int, Counted], added: Iterable[tuple[int, Counted]], number: int) -> None:
+    """Add to the groups, which are ``number`` in the end, what else was counted of them, one by one for the memory."""
+    for code, (suite, blocks) in groups.items():
+        groups[code] = (suite, _thinned(blocks, number))
+    for code, (suite, found) in added:
+        blocks = _thinned(found, number)
+        if code in groups:
+            before = groups[code]
+            suite, blocks = before[0] + suite, _sum(before[1], blocks)
+        groups[code] = (suite, blocks)
+
+
+def _thinned(blocks: Blocks | None, groups: int) -> Blocks | None:
+    """The blocks of one of so many groups: fewer and larger ones, that all may hold no more than 16 groups would.
+
+    Unit u is in block u modulo their number, so halves added up are what counting half as many blocks would have given,
+    and the order of counting does not matter. Where too few would be left, there are none.
+    """
+    if blocks is None or not _share(BLOCKS, groups):
+        return None
+    times = blocks.cells.shape[0] // _share(BLOCKS, groups)
+    if times <= 1:
+        return blocks
+    proper, classwise = blocks.proper, blocks.classwise
+    if classwise is not None:  # there may be fewer of these
+        enough = classwise.shape[0] // times >= _FEWEST_BLOCKS
+        classwise = _folded(classwise, times) if enough else None
+    proper = None if proper is None else _folded(proper, times)
+    return replace(blocks, cells=_folded(blocks.cells, times), proper=proper, classwise=classwise)
+
+
+def _share(blocks: int, groups: int) -> int:
+    """How many of so many blocks are left to each of so many groups; 0 where they would be too few."""
+    while BLOCKS * groups > _GROUP_BLOCKS:
+        blocks, groups = blocks // 2, (groups + 1) // 2
+    return blocks if blocks >= _FEWEST_BLOCKS else 0
+
+
+def _folded(part: Tensor, times: int) -> Tensor:
+    return part.view(times, -1, *part.shape[1:]).sum(0)
 
 
 def _sum(one: S | None, other: S | None) -> S | None:
@@ -270,8 +359,3 @@ def _batch(p: Predictions) -> Batch:
 
 def _fits(protocol: Protocol, p: Predictions) -> bool:
     return (p.image is not None or not protocol.images) and (p.scores is not None or protocol.temperature == "none")
-
-
-def _plain(value: float | None) -> float | None:
-    """JSON has no NaN and no infinity."""
-    return None if value is None or not math.isfinite(value) else value

@@ -52,7 +52,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaults
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; 0 if all went well, 1 if a check failed, 2 for bad input, 130 after Ctrl-C."""
+    """Run one command; 0 if all went well, 1 if a check or a worker failed, 2 for bad input, 130 after Ctrl-C."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     chosen = next((word for word in arguments if not word.startswith("-")), None)
     parser = _parser(chosen)
@@ -71,6 +71,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"acls {args.command}: stopped", file=sys.stderr)
         return 130
+    except RuntimeError as error:
+        from acls.study.engine import WorkerLost  # here, so that help comes at once
+
+        if not isinstance(error, WorkerLost):
+            raise
+        print(f"acls {args.command}: {error}. The same command goes on with a study or a search", file=sys.stderr)
+        return 1
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         sys.stderr.close()
         return 0

@@ -8,7 +8,6 @@ parts is one data set. Files may be larger than memory.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from acls.cli.engines import add_engine, engine_of
 from acls.cli.inputs import NAMES, add_columns, models_of, with_progress
+from acls.cli.output import say
 from acls.errors import InputError
 from acls.report.metrics import metric
 
@@ -65,11 +65,12 @@ def run(args: argparse.Namespace) -> int:
         return _run_protocols(args)
     models = {title: _evaluated(args, path, columns) for title, path, columns in models_of(args)}
     worths = {title: model.worth(args.bootstrap) for title, model in models.items()}
+    groups = {title: _grouped(title, model, args.bootstrap) for title, model in models.items()}
     comparisons = _compared(models, worths, args.bootstrap)
     if args.json:
-        print(json.dumps(_as_json(args, models, worths, comparisons), indent=2, allow_nan=False))
+        say(args, _as_json(models, worths, groups, comparisons))
     else:
-        _print(args, models, worths, comparisons)
+        _print(args, models, worths, groups, comparisons)
     return 0
 
 
@@ -90,7 +91,7 @@ def _run_protocols(args: argparse.Namespace) -> int:
     if args.json:
         whys = {one.name: one.why for one in chosen}
         objects = [{"file": title, "protocols": measured, "why": whys} for title, measured in found.items()]
-        print(json.dumps(objects[0] if len(objects) == 1 else {"files": objects}, indent=2))
+        say(args, objects[0] if len(objects) == 1 else {"files": objects})
         return 0
     for title, measured in found.items():
         print(f"{title}:\n")
@@ -122,6 +123,16 @@ def _evaluated(args: argparse.Namespace, path: str, columns: Columns) -> Evaluat
     return evaluate(with_progress(batches, f"reading {Path(path).name}", quiet=args.quiet), **settings)
 
 
+def _grouped(title: str, model: Evaluation, replicates: int) -> dict[str, Worth]:
+    """The numbers of each group; those without a labelled row have none, which is said."""
+    empty = model.empty_groups()
+    if empty:
+        more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
+        told = ", ".join(empty[:5]) + more
+        print(f"acls evaluate: {title} has groups without a labelled row, left out: {told}", file=sys.stderr)
+    return model.worth_by_group(replicates)
+
+
 def _compared(
     models: dict[str, Evaluation], worths: dict[str, Worth], replicates: int
 ) -> dict[str, dict[str, Comparison]]:
@@ -133,7 +144,9 @@ def _compared(
         return {}
     found = {}
     for title in others:
-        if models[title].same_samples(models[first]):
+        if not worths[first].intervals:
+            print(f"acls evaluate: {title} is not compared with {first}: the rows form one unit", file=sys.stderr)
+        elif models[title].same_samples(models[first]):
             found[title] = _exact(models[title].compare(models[first], replicates), worths[title], worths[first])
         else:
             print(f"acls evaluate: {title} is not compared with {first}: its labels are others", file=sys.stderr)
@@ -155,17 +168,16 @@ def _exact(comparison: dict[str, Comparison], one: Worth, other: Worth) -> dict[
 
 
 def _as_json(
-    args: argparse.Namespace,
     models: dict[str, Evaluation],
     worths: dict[str, Worth],
+    groups: dict[str, dict[str, Worth]],
     comparisons: dict[str, dict[str, Comparison]],
 ) -> dict[str, Any]:
     objects = []
     for title, model in models.items():
         plain = {"file": title, "kind": model.kind, "bins": model.bins, **worths[title].as_json()}
         if model.groups:
-            groups = model.worth_by_group(args.bootstrap)
-            plain["groups"] = {name: worth.as_json() for name, worth in groups.items()}
+            plain["groups"] = {name: worth.as_json() for name, worth in groups[title].items()}
         objects.append(plain)
     if len(objects) == 1:
         return objects[0]
@@ -183,9 +195,10 @@ def _print(
     args: argparse.Namespace,
     models: dict[str, Evaluation],
     worths: dict[str, Worth],
+    groups: dict[str, dict[str, Worth]],
     comparisons: dict[str, dict[str, Comparison]],
 ) -> None:
-    from acls.evaluation import verdict
+    from acls.evaluation import FEW_GROUPS, verdict
     from acls.report.tables import paragraph
 
     for title, model in models.items():
@@ -199,7 +212,9 @@ def _print(
             print(paragraph(line))
         if model.groups:
             print("\nby group:\n")
-            _show(args, _group_table(model.worth_by_group(args.bootstrap)))
+            _show(args, _group_table(groups[title]))
+            if len(model.groups) > FEW_GROUPS:
+                print(f"\n{paragraph(_about_many(groups[title]))}")
         print()
     first = next(iter(models))
     for title, comparison in comparisons.items():
@@ -304,6 +319,9 @@ def _remarks(model: Evaluation, worth: Worth) -> list[str]:
             f"At this n noise makes calibration errors too large; the intervals correct for it, so they can lie "
             f"below the value: {told}."
         )
+    if model.resample and not worth.intervals:
+        unit = "image" if model.by_image else "row"
+        remarks.append(f"There are no intervals: resampling needs at least 2 {unit}s, better 30 or more.")
     if model.by_image:
         remarks.append(
             "Intervals resample whole images; noise floors take rows as independent, and are too low for that."
@@ -311,6 +329,15 @@ def _remarks(model: Evaluation, worth: Worth) -> list[str]:
     elif model.has_images:
         remarks.append("All this takes rows as independent; those of one image are not: --by image resamples images.")
     return remarks
+
+
+def _about_many(groups: dict[str, Worth]) -> str:
+    from acls.evaluation import MANY_REPLICATES
+
+    about = f"For so many groups noise floors are of {MANY_REPLICATES} draws"
+    if any(worth.intervals for worth in groups.values()):
+        return f"{about}, intervals of {MANY_REPLICATES} resamples at most, of large blocks of rows: both are rougher."
+    return f"{about}, and there are no intervals."
 
 
 def _number(name: str, value: float, *, sign: bool = False) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,9 @@ with importing("sklearn", extra="sklearn", vision=False):
     from sklearn.base import BaseEstimator, ClassifierMixin, clone, is_classifier
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import cross_val_predict
+    from sklearn.utils import assert_all_finite
     from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import check_is_fitted, validate_data
+    from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
 SCORES = ("estimator", "logits", "probs")
 
@@ -26,8 +28,9 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     """A classifier with calibrated ``predict_proba``.
 
     ``scores="estimator"``: an estimator is fitted (a `LogisticRegression` where none is given), and the calibrator to
-    its out-of-fold scores from ``cv`` folds, so both use all data; ``cv="prefit"`` takes an estimator that is fitted
-    and the data for the calibrator alone. The scores are the logs of ``predict_proba``, else ``decision_function``.
+    its out-of-fold scores from ``cv`` folds (a number, or what scikit-learn splits with), so both use all data;
+    ``cv="prefit"`` takes an estimator that is fitted and the data for the calibrator alone. X is what the estimator
+    takes: arrays, data frames, texts. The scores are the logs of ``predict_proba``, else ``decision_function``.
     ``scores="logits"`` or ``"probs"``: X holds the scores of a model, a column a class, in the order of the sorted
     labels.
 
@@ -41,7 +44,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         method: str = "temperature",
         method_params: dict[str, Any] | None = None,
         scores: str = "estimator",
-        cv: int | str = 5,
+        cv: Any = 5,
     ) -> None:
         self.estimator = estimator
         self.method = method
@@ -52,7 +55,12 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     def fit(self, X: Any, y: Any) -> CalibratedClassifier:
         """Fit the estimator, if there is one, and the calibrator."""
         choose("scores", self.scores, SCORES)
-        X, y = validate_data(self, X, y, accept_sparse=True, dtype=None, ensure_all_finite=False)
+        if self.scores == "estimator":  # which checks X itself, and alone knows what X may be
+            check_consistent_length(X, y)
+            y = column_or_1d(y, warn=True)
+            assert_all_finite(y, input_name="y")
+        else:
+            X, y = validate_data(self, X, y, accept_sparse=True, dtype=None, ensure_all_finite=False)
         check_classification_targets(y)
         self.classes_, target = np.unique(y, return_inverse=True)
         calibrator = make_calibrator(self.method, **(self.method_params or {}))
@@ -71,13 +79,16 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             logits = self._logits(X)
         else:
             logits = self._fit_estimator(X, y, target)
+        if self.scores == "estimator":
+            self._take_features()
         self.calibrator_ = calibrator.fit(logits, torch.from_numpy(target.astype(np.int64)))
         return self
 
     def predict_proba(self, X: Any) -> Any:
         """Return calibrated probabilities, a column a class of ``classes_``."""
         check_is_fitted(self, "calibrator_")
-        X = validate_data(self, X, accept_sparse=True, dtype=None, ensure_all_finite=False, reset=False)
+        if self.scores != "estimator":
+            X = validate_data(self, X, accept_sparse=True, dtype=None, ensure_all_finite=False, reset=False)
         with torch.no_grad():
             return self.calibrator_(self._logits(X)).exp().numpy()
 
@@ -100,8 +111,17 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             # A class that a fold would miss: no out-of-fold scores can be had.
             return self._logits(X)
         method = "predict_proba" if hasattr(estimator, "predict_proba") else "decision_function"
-        out_of_fold = cross_val_predict(clone(estimator), X, y, cv=min(int(self.cv), fewest), method=method)
+        cv = min(int(self.cv), fewest) if isinstance(self.cv, Integral) else self.cv
+        out_of_fold = cross_val_predict(clone(estimator), X, y, cv=cv, method=method)
         return _as_logits(out_of_fold, method == "predict_proba")
+
+    def _take_features(self) -> None:
+        """Say of the features what the estimator says, and nothing where it does not, as for texts."""
+        for name in ("n_features_in_", "feature_names_in_"):
+            if hasattr(self.estimator_, name):
+                setattr(self, name, getattr(self.estimator_, name))
+            elif hasattr(self, name):  # from an earlier fit
+                delattr(self, name)
 
     def _logits(self, X: Any) -> torch.Tensor:
         if self.scores != "estimator":
@@ -116,9 +136,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         if self.scores == "estimator":
             from sklearn.utils import get_tags
 
-            inner = get_tags(LogisticRegression() if self.estimator is None else self.estimator)
-            tags.input_tags.sparse = inner.input_tags.sparse
-            tags.input_tags.allow_nan = inner.input_tags.allow_nan
+            tags.input_tags = get_tags(LogisticRegression() if self.estimator is None else self.estimator).input_tags
         return tags
 
 

@@ -58,11 +58,14 @@ class Test:
 
 
 @torch.no_grad()
-def noise_floor(suite: Suite, *, replicates: int = REPLICATES, level: float = LEVEL, seed: int = 0) -> dict[str, Floor]:
+def noise_floor(
+    suite: Suite, *, replicates: int = REPLICATES, level: float = LEVEL, seed: int = 0, smooth: bool = True
+) -> dict[str, Floor]:
     """What each calibration error would be for a calibrated model with these confidences and as many samples.
 
     Each replicate keeps the confidences and draws every hit anew with its confidence as probability. Samples of nearly
-    the same confidence are drawn together from a binomial, so the cost does not depend on n.
+    the same confidence are drawn together from a binomial, so the cost does not depend on n. SmoothECE, which takes
+    longer than all others, is left out if it is not wanted.
     """
     if suite.n == 0:
         raise InputError("there is no noise floor without samples")
@@ -70,7 +73,7 @@ def noise_floor(suite: Suite, *, replicates: int = REPLICATES, level: float = LE
     cells, bin_of_cell = _simulation_cells(suite)
     count, confidence = (part.expand(replicates, -1) for part in (cells.count, cells.confidence))
     right = torch.binomial(count, (confidence / count).clamp(0, 1), generator=random)
-    found = cell_metrics(Cells(count, confidence, right), bin_of_cell, suite.bins.bins)
+    found = cell_metrics(Cells(count, confidence, right), bin_of_cell, suite.bins.bins, smooth=smooth)
     if suite.classwise is not None:
         found["classwise_ece"] = _classwise_floor(suite, replicates, random)
     result = {}
@@ -89,6 +92,7 @@ def bootstrap(
     replicates: int = REPLICATES,
     level: float = LEVEL,
     seed: int = 0,
+    smooth: bool = True,
 ) -> dict[str, Interval]:
     """Confidence intervals of all metrics: a Poisson bootstrap, every block counted a random number of times.
 
@@ -98,14 +102,14 @@ def bootstrap(
     noise alone would often show as large a calibration error, it reaches down to 0.
 
     ``around`` gives the values where they are known better than from the blocks' coarse cells: a ``Suite.summary()``.
+    SmoothECE, which takes longer than all others, is left out if it is not wanted.
     """
-    if blocks.used < 2:
-        raise InputError(f"the samples form {blocks.used} unit, but an interval needs at least 2, better 30 or more")
+    _check_units(blocks, "an interval")
     weights = poisson_weights(blocks, replicates, seed)
     center, resampled = blocks.totals(), blocks.totals(weights)
-    replicated, noise = resampled.metrics(), resampled.noise_around(center).metrics()
+    replicated, noise = (some.metrics(smooth=smooth) for some in (resampled, resampled.noise_around(center)))
     result = {}
-    for name, at_one in center.metrics().items():
+    for name, at_one in center.metrics(smooth=smooth).items():
         plain = float(at_one)
         value = plain if around is None else around.get(name, plain)
         low, high = _quantiles(replicated[name], level)
@@ -128,6 +132,7 @@ def paired(
     as large.
     """
     check_same_units(first, second)
+    _check_units(first, "a comparison")
     weights = poisson_weights(first, replicates, seed)
     resampled = _differences(first.totals(weights), second.totals(weights))
     random = torch.Generator().manual_seed(seed + 1)
@@ -137,6 +142,10 @@ def paired(
     result = {}
     for name, difference in _differences(first.totals(), second.totals()).items():
         value = float(difference)
+        if not math.isfinite(value):
+            # One sample with an infinite NLL makes it so, whichever model it is swapped to: chance is not ruled out.
+            result[name] = Comparison(value, math.nan, math.nan, 1.0)
+            continue
         low, high = _quantiles(resampled[name], level)
         # The observed difference is one of those that swapping could give, hence the ones.
         as_large = int((swapped[name].abs() >= abs(value) - 1e-15).sum())
@@ -204,11 +213,26 @@ def _classwise_floor(suite: Suite, replicates: int, random: torch.Generator) -> 
 
 
 def poisson_weights(blocks: Blocks, replicates: int, seed: int) -> Tensor:
-    """How often each block counts in each resample, ``(replicates, blocks)``: the weights of `Blocks.totals`."""
+    """How often each block counts in each resample, ``(replicates, blocks)``: the weights of `Blocks.totals`.
+
+    A resample of few blocks may come out without any sample, and then has no metrics: it is drawn again, after all
+    others, so that they stay what they are.
+    """
     random = torch.Generator().manual_seed(seed)
     ones = torch.ones(replicates, blocks.cells.shape[0], dtype=torch.float64)
     weights = torch.poisson(ones, generator=random)
+    samples = blocks.cells[..., 0].sum(1).cpu()
+    while blocks.used and bool((empty := weights @ samples == 0).any()):
+        weights[empty] = torch.poisson(ones[empty], generator=random)
     return weights.to(blocks.cells.device)
+
+
+def _check_units(blocks: Blocks, what: str) -> None:
+    if blocks.used < 2:
+        raise InputError(
+            f"the samples form {blocks.used} unit, but {what} needs at least 2, better 30 or more: "
+            "add samples, or go without resampling, as with --bootstrap 0"
+        )
 
 
 def _differences(one: Totals, other: Totals) -> dict[str, Tensor]:

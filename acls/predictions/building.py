@@ -68,13 +68,13 @@ def _scores(arrays: list[Array], name: str, layout: Layout, where: str) -> Tenso
         if len(arrays) > 1 and array.ndim != 1:
             raise InputError(f"{where}: {str(ref)!r} has shape {array.shape}; of several columns each holds one class")
     scores = _floats(arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=1), name, where)
-    if scores.ndim == 1 or scores.shape[1:] == (1,):
-        return _two_classes(scores.reshape(-1), layout.kind)
+    if scores.ndim == 1 or scores.shape[1] == 1:
+        return _two_classes(scores if scores.ndim == 1 else scores[:, 0], layout.kind)
     return scores
 
 
 def _two_classes(second: Tensor, kind: str) -> Tensor:
-    """Scores of classes 0 and 1 from the one column that binary models give: that of class 1."""
+    """Scores of classes 0 and 1 from the one column or map ``(N, *D)`` that binary models give: that of class 1."""
     if kind == "logits":
         return torch.stack([torch.zeros_like(second), second], 1)
     if kind == "probs":

@@ -84,15 +84,18 @@ class Predictions:
         return cls(flatten_logits(scores), labels.reshape(-1).long(), kind, image=image).labelled(ignore_index)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], **columns: str) -> Predictions:
+    def load(cls, path: str | os.PathLike[str], *, ignore_index: int | None = None, **columns: str) -> Predictions:
         """Read a whole file, memory-mapped where it is stored uncompressed; ``columns`` as in `Columns`.
 
-        ``Predictions.load("nets.npz", logits="resnet20")``. For what does not fit memory see `open_batches`.
+        ``Predictions.load("nets.npz", logits="resnet20")``. Rows labelled ``ignore_index`` are left out; where it is
+        not said, rows labelled -100 stay, for `labelled` to leave out. For what does not fit memory see `open_batches`.
         """
         from acls.predictions.columns import Columns
         from acls.predictions.streams import load
 
-        return load(path, Columns.of(**columns))
+        if ignore_index is None:
+            return load(path, Columns.of(**columns))
+        return load(path, Columns.of(**columns), ignore_index=ignore_index).labelled(ignore_index)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write ``.npz``, ``.safetensors`` or ``.parquet``, whole or not at all."""

@@ -101,7 +101,7 @@ def load(path: str | os.PathLike[str], columns: Columns, *, ignore_index: int = 
         with _open(files[0]) as file:
             if isinstance(file, ArrayFile):
                 layout = resolve(columns, file.fields, str(files[0]))
-                whole = Builder()(file.whole(layout), layout, file.meta, str(files[0]), 0)
+                whole = Builder(missing=ignore_index)(file.whole(layout), layout, file.meta, str(files[0]), 0)
                 whole.check(ignore_index=ignore_index, where=str(files[0]))
                 return whole
     parts = list(open_batches(path, columns, ignore_index=ignore_index))

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import re
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +20,7 @@ from typing import Any
 
 from acls.errors import InputError, require
 from acls.options import override, to_plain
-from acls.recipes import LossOptions, Recipe
+from acls.recipes import LossOptions, Recipe, load_recipe
 from acls.shapes import IGNORE_INDEX
 from acls.study.advisor import unbeaten
 from acls.study.engine import Engine
@@ -87,9 +89,7 @@ class Search:
     @property
     def name(self) -> str:
         """The study's name in the storage: the same search is the same study, on any machine."""
-        plain = to_plain(self.recipe)
-        plain["data"].pop("root")
-        told = json.dumps([plain, [vars(axis) for axis in self.axes]], sort_keys=True)
+        told = json.dumps([_portable(self.recipe), [vars(axis) for axis in self.axes]], sort_keys=True)
         return f"{self.recipe.name}-{self.recipe.loss.name}-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
 
     @property
@@ -99,14 +99,29 @@ class Search:
 
     def open(self) -> Any:
         """The Optuna study."""
-        optuna = require("optuna", extra="study")
+        optuna, sqlalchemy = (require(name, extra="study") for name in ("optuna", "sqlalchemy"))
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        return optuna.create_study(
-            study_name=self.name,
-            storage=self.address,
-            sampler=optuna.samplers.TPESampler(seed=self.recipe.seed, constant_liar=True),
-            load_if_exists=True,
-        )
+        try:
+            return optuna.create_study(
+                study_name=self.name,
+                storage=self.address,
+                sampler=optuna.samplers.TPESampler(seed=self.recipe.seed, constant_liar=True),
+                load_if_exists=True,
+            )
+        # An address that cannot be read, no driver for it, no such server or file, or tables of another version.
+        except (
+            ValueError,
+            ImportError,
+            RuntimeError,
+            sqlalchemy.exc.SQLAlchemyError,
+            optuna.exceptions.OptunaError,
+        ) as error:
+            why = next(iter(str(error).splitlines()), type(error).__name__)
+            shown = re.sub("//[^/]*@", "//***@", self.address)  # without a password
+            raise InputError(
+                f"the trials cannot be kept in {shown}: {why}. Pass a database's address as "
+                "--storage, sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME; or none, for a file in --out"
+            ) from error
 
     def with_params(self, params: Mapping[str, Any]) -> Recipe:
         """The recipe at a point: names with a dot, or of a recipe's own field, are settings; others, the loss's."""
@@ -134,10 +149,13 @@ class Task:
 
 def tune(search: Search, engine: Engine, *, told: Callable[[int, int], None] | None = None) -> Found:
     """Run the trials that are left, and return all there are. ``told`` hears how many of how many are done."""
-    search.folder.mkdir(parents=True, exist_ok=True)
-    if search.sampler == "grid":
-        list(grid(list(search.axes)))  # raises where there is none
-    search.with_params({axis.name: axis.values[0] if axis.values else axis.low for axis in search.axes})
+    _check_space(search)
+    try:
+        search.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"cannot make the search's folder {search.folder}: {error.strerror}; pass another --out"
+        ) from error
     try:
         with hold(search.folder / "tune.lock", wait=False):
             study = search.open()
@@ -167,6 +185,28 @@ def found(search: Search, study: Any) -> Found:
         unbeaten(trials),
         study.user_attrs.get("n", 0),
     )
+
+
+def _check_space(search: Search) -> None:
+    """Raise for a value that cannot be, before anything is trained or stored."""
+    for point in _points_to_check(search):
+        for name, value in point.items():
+            # No trial with nan is equal to its point, so that a grid would never end.
+            if isinstance(value, float) and not math.isfinite(value):
+                raise InputError(f"the space has {name} {value}, but a finite number is called for: leave it out")
+        search.with_params(point)
+
+
+def _points_to_check(search: Search) -> Iterator[dict[str, Any]]:
+    """What a search may come to: all of a grid, else each value and both ends of a range, the other settings alike."""
+    if search.sampler == "grid":
+        yield from grid(list(search.axes))
+        return
+    values = {axis.name: axis.values or (axis.low, axis.high) for axis in search.axes}
+    first = {name: some[0] for name, some in values.items()}
+    for name, some in values.items():
+        for value in some:
+            yield {**first, name: value}
 
 
 def _run(search: Search, study: Any, engine: Engine, told: Callable[[int, int], None] | None) -> None:
@@ -218,7 +258,8 @@ def _ask(search: Search, study: Any, point: dict[str, Any]) -> Any:
 
 def _task(search: Search, study: Any, trial: Any) -> Task:
     recipe = search.with_params(trial.params)
-    run = str(search.folder.absolute() / "trials" / f"{trial.number:04d}")
+    # By study, as one folder may see searches of several spaces, and each counts its trials from 0.
+    run = str(search.folder.absolute() / "trials" / study.study_name / f"{trial.number:04d}")
     return Task(recipe, run, trial._trial_id, search.address, study.study_name, search.sampler == "tpe")
 
 
@@ -250,6 +291,7 @@ def _train(recipe: Recipe, folder: RunFolder, prunes: Callable[[dict[str, float]
     """Train epoch by epoch; what `acls.train.fit` does last, measuring on the test part, is left out."""
     with own_generator(), disk_errors():
         session, at = Session(recipe), Progressed()
+        _clear_unless_of(recipe, folder)
         if folder.recipe.exists():
             folder.check_splits(session.data.splits())
             if folder.resume.exists():
@@ -265,6 +307,20 @@ def _train(recipe: Recipe, folder: RunFolder, prunes: Callable[[dict[str, float]
         row = at.history[at.best_epoch]
         numbers = {name: row[f"val/{name}"] for name in ("accuracy", "ece", "nll", "n")}
         return {**numbers, "epoch": at.best_epoch + 1}
+
+
+def _clear_unless_of(recipe: Recipe, folder: RunFolder) -> None:
+    """Make room where the run of another trial lies, as after the database was deleted and the trials were not."""
+    if folder.recipe.exists() and _portable(load_recipe(folder.recipe)) != _portable(recipe):
+        folder.resume.unlink(missing_ok=True)
+        folder.recipe.unlink()  # last: were it gone first, a break here would leave another run's state to go on from
+
+
+def _portable(recipe: Recipe) -> dict[str, Any]:
+    """A recipe's settings but for the place of its data, which may be another on every machine."""
+    plain = to_plain(recipe)
+    plain["data"].pop("root")
+    return plain
 
 
 def _tell(search: Search, study: Any, trial: Any, result: dict[str, float] | str) -> None:

@@ -6,19 +6,12 @@ import math
 from collections.abc import Mapping
 
 from acls.errors import InputError, suggest
-
-HIGHER_IS_BETTER = ("accuracy", "top5", "auroc")
-OF_LABEL_MAPS = ("miou", "miou_foreground")
-"""Higher is better; for segmentation only."""
-LOWER_IS_BETTER = (
-    "nll", "brier", "top_brier", "ece", "aece", "mce", "rmsce", "rmsce_debiased", "ks", "smece", "aurc",
-    "overconfidence", "underconfidence", "ece_after_temperature",
-)  # fmt: skip
+from acls.metrics.directions import HIGHER_IS_BETTER, LOWER_IS_BETTER, OF_LABEL_MAPS
 
 
 def check_select(name: str, *, segmentation: bool) -> None:
     """Raise for a number that cannot choose the best checkpoint."""
-    known = (*HIGHER_IS_BETTER, *(OF_LABEL_MAPS if segmentation else ()), *LOWER_IS_BETTER)
+    known = [one for one in (*HIGHER_IS_BETTER, *LOWER_IS_BETTER) if segmentation or one not in OF_LABEL_MAPS]
     if name not in known:
         raise InputError(f"the best checkpoint cannot be chosen by {name!r}{suggest(name, known)}")
 

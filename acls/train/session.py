@@ -189,6 +189,8 @@ def _check(recipe: Recipe, data: Data) -> None:
         raise InputError(f"ema is {recipe.ema}, but a decay from 0 to below 1 is called for")
     if recipe.clip is not None and recipe.clip <= 0:
         raise InputError(f"clip is {recipe.clip}, but a norm above 0 is called for, or none")
+    if recipe.optim.lr < 0:
+        raise InputError(f"optim.lr is {recipe.optim.lr}, but a rate is not negative")
     check_select(recipe.select, segmentation=data.segmentation)
     check_loggers(recipe.log)
     if recipe.passes and not recipe.model.dropout:

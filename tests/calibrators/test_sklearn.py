@@ -5,10 +5,12 @@ import pytest
 
 pytest.importorskip("sklearn")
 
+from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_digits
+from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
-from sklearn.model_selection import GridSearchCV, train_test_split
+from sklearn.model_selection import GridSearchCV, StratifiedKFold, train_test_split
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -81,3 +83,36 @@ def test_methods_can_be_searched(digits):
 def test_wrong_number_of_columns_is_refused():
     with pytest.raises(InputError, match="3 columns, but y 2 classes"):
         CalibratedClassifier(scores="logits").fit(np.zeros((4, 3)), [0, 1, 0, 1])
+
+
+def test_columns_of_a_data_frame_reach_the_estimator_by_their_names():
+    pandas = pytest.importorskip("pandas")
+    random = np.random.default_rng(0)
+    frame = pandas.DataFrame(random.normal(size=(60, 3)), columns=["a", "b", "c"])
+    y = (frame["a"] + random.normal(size=60) > 0).to_numpy()
+    picked = ColumnTransformer([("scaled", StandardScaler(), ["a", "b"])])
+    model = CalibratedClassifier(make_pipeline(picked, LogisticRegression())).fit(frame, y)
+    assert model.predict_proba(frame).shape == (60, 2)
+    assert model.feature_names_in_.tolist() == ["a", "b", "c"]
+    assert model.n_features_in_ == 3
+
+
+def test_texts_reach_the_estimator_as_they_are():
+    texts, y = ["good film", "bad film", "fine good", "awful bad"] * 5, ["up", "down"] * 10
+    model = CalibratedClassifier(LogisticRegression()).fit(np.eye(20), y)
+    assert model.n_features_in_ == 20
+    model.set_params(estimator=make_pipeline(TfidfVectorizer(), LogisticRegression())).fit(texts, y)
+    assert model.predict(["good", "bad"]).tolist() == ["up", "down"]
+    assert not hasattr(model, "n_features_in_"), "that of an earlier fit is no longer true"
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        model.fit(texts, y[:-1])
+
+
+def test_a_splitter_says_what_the_folds_are(digits):
+    x, x_test, y, _ = digits
+    one, same, other = (
+        CalibratedClassifier(GaussianNB(), cv=cv).fit(x, y).predict_proba(x_test)
+        for cv in (3, StratifiedKFold(3), StratifiedKFold(3, shuffle=True, random_state=0))
+    )
+    assert np.array_equal(one, same)
+    assert not np.array_equal(one, other)

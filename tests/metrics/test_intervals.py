@@ -8,7 +8,7 @@ import torch
 
 from acls.errors import InputError
 from acls.metrics import Blocks, Suite
-from acls.metrics.intervals import bootstrap, calibration_tests, holm, noise_floor, paired
+from acls.metrics.intervals import bootstrap, calibration_tests, holm, noise_floor, paired, poisson_weights
 from tests.metrics.made import as_triples, confidences, logits_and_labels
 from tests.reference import metrics as oracle
 
@@ -127,6 +127,57 @@ def test_one_unit_has_no_interval():
     logits, labels = logits_and_labels(30, 3)
     with pytest.raises(InputError, match="at least 2"):
         bootstrap(Blocks.of(logits, labels, unit=torch.zeros(30, dtype=torch.long)))
+
+
+@pytest.mark.parametrize("units", [2, 3, 5, 8])
+def test_few_units_have_intervals_without_nan(units):
+    """By chance a resample leaves them all out: of two units, more than one in eight do."""
+    logits, labels = logits_and_labels(30, 4)
+    blocks = Blocks.of(logits, labels, unit=torch.arange(30) % units, classwise=True)
+    for name, interval in bootstrap(blocks).items():
+        assert 0 <= interval.low <= interval.high, name
+    for name, found in paired(blocks, Blocks.of(2 * logits, labels, unit=torch.arange(30) % units)).items():
+        assert found.low <= found.high, name
+
+
+def test_only_resamples_without_a_sample_are_drawn_again():
+    logits, labels = logits_and_labels(30, 4)
+    few = Blocks.of(logits, labels, unit=torch.arange(30) % 3)
+    weights = poisson_weights(few, 500, 7)
+    plain = torch.poisson(torch.ones(500, 1024, dtype=torch.float64), generator=torch.Generator().manual_seed(7))
+    kept = plain[:, :3].sum(1) > 0
+    assert 0 < int((~kept).sum()) < 100
+    assert torch.equal(weights[kept], plain[kept])
+    assert bool((weights[:, :3].sum(1) > 0).all())
+
+
+def test_one_unit_is_not_compared():
+    logits, labels = logits_and_labels(30, 3)
+    blocks = Blocks.of(logits, labels, unit=torch.zeros(30, dtype=torch.long))
+    with pytest.raises(InputError, match=r"1 unit, but a comparison needs at least 2.*--bootstrap 0"):
+        paired(blocks, blocks)
+
+
+def test_an_infinite_difference_is_not_taken_for_significant():
+    """Swapping moves the infinity from one model to the other, and the difference stays as large."""
+    probs = logits_and_labels(40, 3)[0].softmax(1)
+    labels = probs.argmax(1)
+    sure = probs.clone()
+    sure[5] = torch.nn.functional.one_hot((labels[5] + 1) % 3, 3).to(probs)
+    found = paired(Blocks.of(sure, labels, kind="probs"), Blocks.of(probs, labels, kind="probs"), replicates=50)["nll"]
+    assert (found.difference, found.p) == (math.inf, 1.0)
+    assert math.isnan(found.low)
+
+
+def test_without_smooth_ece_all_else_is_the_same():
+    logits, labels = logits_and_labels(300, 4)
+    blocks, suite = Blocks.of(logits, labels, classwise=True), Suite.of(logits, labels, classwise=True)
+    for all_of_it, rest in (
+        (bootstrap(blocks, replicates=50), bootstrap(blocks, replicates=50, smooth=False)),
+        (noise_floor(suite, replicates=50), noise_floor(suite, replicates=50, smooth=False)),
+    ):
+        del all_of_it["smece"]
+        assert rest == all_of_it
 
 
 def test_a_streamed_bootstrap_is_that_of_the_whole():

@@ -105,6 +105,16 @@ def test_labels_outside_the_classes_are_named_unless_they_are_to_be_ignored(kind
             p.check()
 
 
+def test_labels_to_be_ignored_are_left_out_when_a_file_is_loaded(tmp_path):
+    p = make()
+    p.labels[3] = 255
+    for name in ("p.npz", "p.parquet"):
+        p.save(tmp_path / name)
+        with pytest.raises(InputError, match="pass ignore_index=255 to leave such rows out"):
+            Predictions.load(tmp_path / name)
+        assert_same(Predictions.load(tmp_path / name, ignore_index=255), p.labelled(255))
+
+
 def test_a_class_that_is_masked_out_is_no_fault():
     p = make()
     p.scores[:, 2] = float("-inf")

@@ -1,6 +1,7 @@
 """acls evaluate, as a user runs it: on real networks, on tables of any making, on what is broken."""
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -194,6 +195,101 @@ def test_slices_add_up_to_the_whole():
         assert one.summary == pytest.approx(other.summary, abs=1e-6)
         for name, interval in other.intervals.items():
             assert vars(one.intervals[name]) == pytest.approx(vars(interval), abs=1e-6), name
+
+
+@pytest.mark.parametrize("options", [[], ["--by", "group"], ["--by", "image"]])
+def test_few_rows_have_finite_numbers(tmp_path, evaluate, options):
+    p = make(5, 4)
+    replace(p, group=torch.tensor([0, 0, 1, 1, 1]), image=torch.tensor([0, 0, 0, 1, 2])).save(tmp_path / "p.npz")
+    found = json.loads(evaluate(tmp_path / "p.npz", *options, "--json").out)
+    for part in (found, *found.get("groups", {}).values()):
+        assert all(None not in ends for ends in part["intervals"].values())
+        assert {"ece", "smece"} <= part["intervals"].keys()
+    assert "nan" not in evaluate(tmp_path / "p.npz", *options, "--bootstrap", 20).out
+
+
+def test_one_unit_has_no_interval_no_comparison_and_no_verdict_over_images(tmp_path, evaluate):
+    p = replace(make(40, 4), image=torch.zeros(40, dtype=torch.long))
+    p.save(tmp_path / "p.npz")
+    replace(p, scores=3 * p.scores).save(tmp_path / "q.npz")
+    done = evaluate(tmp_path / "p.npz", tmp_path / "q.npz", "--by", "image")
+    assert "q.npz is not compared with p.npz: the rows form one unit" in done.err
+    assert "No verdict, as there is no interval over images" in done.out
+    assert "resampling needs at least 2 images" in done.out
+    found = json.loads(evaluate(tmp_path / "p.npz", tmp_path / "q.npz", "--by", "image", "--json").out)
+    assert found["comparisons"] == []
+    assert [model["intervals"] for model in found["files"]] == [{}, {}]
+
+
+def test_an_interval_that_is_not_known_is_not_said_to_miss_0():
+    worth = count([make(50, 4, image=True)], by_image=True).worth(20)
+    unknown = {"ece": intervals.Interval(0.1, math.nan, math.nan)}
+    assert verdict(replace(worth, intervals=unknown), by_image=True).startswith("No verdict")
+
+
+def test_what_is_not_finite_is_null_in_json(tmp_path, evaluate):
+    p = make(60, 3, "probs")
+    p.labels[7] = 1
+    zero = p.scores.clone()
+    zero[7] = torch.tensor([1.0, 0.0, 0.0])
+    replace(p, scores=zero).save(tmp_path / "zero.npz")
+    p.save(tmp_path / "p.npz")
+    found = json.loads(evaluate(tmp_path / "zero.npz", tmp_path / "p.npz", "--json", "--bootstrap", 20).out)
+    assert found["files"][0]["nll"] is None
+    (comparison,) = found["comparisons"]
+    assert comparison["differences"]["nll"] == {"difference": None, "low": None, "high": None, "p": 1.0}
+    assert comparison["differences"]["ece"]["difference"] is not None
+    told = evaluate(tmp_path / "zero.npz", "--json", "--protocol", "all").out
+    assert "Infinity" not in told
+    assert json.loads(told)["protocols"]["guo"]["nll"] is None
+
+
+def test_a_group_without_a_labelled_row_is_left_out_and_named(tmp_path, evaluate):
+    p = make(60, 4)
+    replace(p, labels=p.labels.masked_fill(torch.arange(60) < 20, -100), group=torch.arange(60) // 20).save(
+        tmp_path / "p.npz"
+    )
+    done = evaluate(tmp_path / "p.npz", "--by", "group", "--bootstrap", 20)
+    assert "p.npz has groups without a labelled row, left out: 0\n" in done.err
+    assert "\n1      20" in done.out
+    found = json.loads(evaluate(tmp_path / "p.npz", "--by", "group", "--bootstrap", 20, "--json").out)
+    assert list(found["groups"]) == ["1", "2"]
+
+
+def test_many_groups_share_out_what_sixteen_may_hold():
+    p = make(3000, 4)
+    few, many, most = (
+        count([replace(p, group=torch.arange(3000) % groups)], by_group=True) for groups in (8, 300, 1100)
+    )
+    sizes = [
+        sum(part.nbytes for _, blocks in one.groups.values() if blocks for part in blocks.tensors().values())
+        for one in (few, many, most)
+    ]
+    assert 0 == sizes[2] < sizes[1] < 2 * sizes[0]
+    assert "smece" in few.worth_by_group(20)["0"].intervals
+    worths = many.worth_by_group(20)
+    assert len(worths) == 300
+    for worth in worths.values():
+        assert {"accuracy", "ece", "nll", "classwise_ece"} <= worth.intervals.keys()
+        assert worth.intervals.keys() & {"smece"} == worth.floors.keys() & {"smece"} == set()
+        assert "smece" in worth.summary
+    assert vars(many.worth(20)) == vars(few.worth(20))
+
+
+@pytest.mark.parametrize("classes", [4, 200])
+def test_many_groups_in_slices_add_up_to_the_whole(classes):
+    """Those of the first slice are counted finely, before more come."""
+    p = replace(make(1200, classes), group=torch.arange(1200) // 20)
+    whole, sliced = count([p], by_group=True), count([p[:250], p[250:700], p[700:]], by_group=True)
+    joined = count([p[:250]], by_group=True) + count([p[250:]], by_group=True, first=250)
+    expected = whole.worth_by_group(20)
+    for parts in (sliced.worth_by_group(20), joined.worth_by_group(20)):
+        for name, worth in expected.items():
+            found = parts[name]
+            assert found.summary == pytest.approx(worth.summary, abs=1e-6)
+            assert found.intervals.keys() == worth.intervals.keys()
+            for metric, interval in worth.intervals.items():
+                assert vars(found.intervals[metric]) == pytest.approx(vars(interval), abs=1e-6), metric
 
 
 def test_whole_images_are_resampled_when_asked(tmp_path, numbers, evaluate):

@@ -172,8 +172,9 @@ def test_one_column_is_the_score_of_class_1(tmp_path):
         "log_probs": p.scores[:, 1].log(),
         "logits": (p.scores[:, 1] / p.scores[:, 0]).log(),
     }.items():
-        for shape in ((20,), (20, 1)):
-            np.savez(tmp_path / "b.npz", **{kind: column.reshape(shape)}, labels=p.labels)
+        for shape in ((20,), (20, 1), (5, 1, 4), (5, 1, 2, 2)):
+            labels = p.labels.reshape(shape[:1] + shape[2:])
+            np.savez(tmp_path / "b.npz", **{kind: column.reshape(shape)}, labels=labels)
             torch.testing.assert_close(Predictions.load(tmp_path / "b.npz").log_probs(), p.log_probs())
 
 

@@ -10,8 +10,9 @@ from contextlib import closing, suppress
 
 import pytest
 
+from acls.cli import main
 from acls.errors import InputError
-from acls.study.engine import TRIES, Local, WorkerLost, cores, make_engine
+from acls.study.engine import TRIES, Engine, Local, WorkerLost, cores, make_engine
 from tests.study import jobs
 
 
@@ -52,6 +53,33 @@ def test_a_killed_worker_is_replaced_and_its_task_tried_again(tmp_path):
 def test_a_task_that_always_kills_its_worker_is_given_up():
     with pytest.raises(WorkerLost, match=rf"begun {TRIES} times.*signal 9"):
         list(Local(workers=1, threads=1).map(jobs.die, [0]))
+
+
+@pytest.fixture
+def tune_with(tmp_path, monkeypatch):
+    """Run `acls tune` with an engine that raises."""
+
+    def run(error):
+        class Raises(Engine):
+            def map(self, function, tasks):
+                raise error
+
+        monkeypatch.setattr("acls.study.engine.make_engine", lambda *_, **__: Raises(workers=1, threads=1))
+        return main(["tune", "digits_cnn", "--loss", "ACLS", "--space", "margin=1|9", "--out", str(tmp_path)])
+
+    return run
+
+
+def test_the_command_line_says_in_one_line_that_workers_died_and_how_to_go_on(tune_with, capsys):
+    assert tune_with(WorkerLost("task 1 was begun 3 times; fewer --workers may help")) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("acls tune: task 1 was begun 3 times; fewer --workers may help")
+    assert "same command goes on" in line
+
+
+def test_errors_of_the_program_itself_keep_their_traceback(tune_with):
+    with pytest.raises(RuntimeError, match="a bug"):
+        tune_with(RuntimeError("a bug"))
 
 
 @pytest.mark.parametrize(

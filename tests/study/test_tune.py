@@ -2,12 +2,14 @@
 
 import json
 import math
+import shutil
 from dataclasses import replace
 
 import pytest
 
 from acls.cli import main
 from acls.errors import InputError
+from acls.recipes import load_recipe, save_recipe
 from acls.study import tune as tuning
 from acls.study.space import grid, parse_space
 from acls.study.tune import Search, tune
@@ -56,7 +58,8 @@ def test_the_test_part_is_never_evaluated(tmp_path, monkeypatch):
 def test_numbers_are_those_of_the_best_epoch_on_validation(tmp_path):
     found = tune(search(tmp_path), HERE)
     for one in found.trials:
-        header, *rows = (tmp_path / "trials" / f"{one.number:04d}" / "metrics.csv").read_text().split()
+        run = tmp_path / "trials" / search(tmp_path).name / f"{one.number:04d}"
+        header, *rows = (run / "metrics.csv").read_text().split()
         row = dict(zip(header.split(","), rows[one.epoch - 1].split(","), strict=True))
         assert one.ece == pytest.approx(float(row["val/ece"]), rel=1e-5)
         assert one.accuracy == pytest.approx(float(row["val/accuracy"]), rel=1e-5)
@@ -76,6 +79,29 @@ def test_a_search_goes_on_where_it_was_stopped_and_finds_the_same(tmp_path, monk
     trained.clear()
     assert tune(search(tmp_path / "broken", space), HERE) == found
     assert trained == []
+
+
+def test_another_search_in_the_same_folder_has_numbers_of_its_own(tmp_path):
+    tune(search(tmp_path / "shared", "optim.lr=0.01|0.02"), HERE)
+    second = tune(search(tmp_path / "shared", "optim.lr=0.1|0.2"), HERE)
+    assert second == tune(search(tmp_path / "alone", "optim.lr=0.1|0.2"), HERE)
+
+
+def test_a_run_that_a_deleted_database_left_behind_is_not_another_trials(tmp_path):
+    one, other = search(tmp_path / "mixed", "optim.lr=0.01|0.1"), search(tmp_path / "mixed", "optim.lr=0.1|0.01")
+    tune(one, HERE)
+    shutil.move(tmp_path / "mixed/trials" / one.name, tmp_path / "mixed/trials" / other.name)
+    assert tune(other, HERE) == tune(search(tmp_path / "alone", "optim.lr=0.1|0.01"), HERE)
+
+
+def test_a_trial_goes_on_although_the_data_was_moved(tmp_path, monkeypatch):
+    with pytest.raises(KeyboardInterrupt):
+        tune(search(tmp_path), Breaks(workers=1, threads=1))
+    for path in tmp_path.rglob("recipe.yaml"):
+        stored = load_recipe(path)
+        save_recipe(replace(stored, data=replace(stored.data, root="elsewhere")), path)
+    monkeypatch.setattr(tuning, "run_epoch", None)  # both trials had finished, though only one was told
+    assert len(tune(search(tmp_path), HERE).trials) == 2
 
 
 def test_least_ece_wins_only_with_enough_accuracy(tmp_path):
@@ -156,6 +182,56 @@ def test_ranges_have_ends_and_a_scale():
 def test_spaces_that_cannot_be_are_refused_before_training(tmp_path, space, message):
     with pytest.raises(InputError, match=message):
         tune(search(tmp_path, space), HERE)
+
+
+@pytest.mark.parametrize("sampler", ["grid", "tpe"])
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        ("margin=2|b", "margin='b'.*a number is called for"),
+        ("margin=2|nan", "margin nan, but a finite number is called for"),
+        ("lambda1=0.1|0.2,margin=1|-1", "not negative"),
+        ("margin=1|2,optim.lr=0.1|fast", "optim.lr is a number, but 'fast' came"),
+    ],
+)
+def test_every_value_is_checked_before_anything_is_stored(tmp_path, space, sampler, message):
+    with pytest.raises(InputError, match=message):
+        tune(search(tmp_path / "new", space, sampler=sampler, trials=2), HERE)
+    assert not (tmp_path / "new").exists()
+
+
+def test_both_ends_of_a_range_are_checked(tmp_path):
+    with pytest.raises(InputError, match="not negative"):
+        tune(search(tmp_path, "margin=-1:2", sampler="tpe"), HERE)
+
+
+@pytest.mark.parametrize("below", ["", "deeper"])
+def test_a_file_in_the_folders_place_is_named(tmp_path, below):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"cannot make the search's folder .*file.*another --out"):
+        tune(search(tmp_path / "file" / below), HERE)
+
+
+@pytest.mark.parametrize(
+    "storage",
+    ["sqlit:///foo", "nonsense", "sqlite:////there/is/no/such.db", "redis://localhost", "postgresql://localhost/none"],
+)
+def test_a_storage_that_cannot_be_used_is_named_with_the_way_out(tmp_path, storage):
+    with pytest.raises(InputError, match=rf"cannot be kept in {storage}: .*sqlite:///FILE") as caught:
+        tune(search(tmp_path, storage=storage), HERE)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_no_database_is_named(tmp_path):
+    (tmp_path / "tune.sqlite").write_text("something else " * 100)
+    with pytest.raises(InputError, match=r"tune.sqlite: .*not a database"):
+        tune(search(tmp_path), HERE)
+
+
+def test_the_password_of_a_storage_is_not_told(tmp_path):
+    with pytest.raises(InputError, match=r"sqlit://\*\*\*@host/name") as caught:
+        tune(search(tmp_path, storage="sqlit://me:secret@host/name"), HERE)
+    assert "secret" not in str(caught.value)
 
 
 def test_the_command_prints_the_trials_and_draws_the_front(tmp_path, capsys, monkeypatch):

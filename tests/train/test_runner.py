@@ -13,13 +13,13 @@ from torch import nn
 
 from acls.errors import InputError
 from acls.losses import ACLS, CE, LabelSmoothing
+from acls.metrics.directions import HIGHER_IS_BETTER, LOWER_IS_BETTER, OF_LABEL_MAPS
 from acls.predictions import Predictions
 from acls.recipes import LossOptions, load_recipe
 from acls.storage import load_tensors
 from acls.train import TrainingStopped, fit, open_run, predict_run
 from acls.train.live import Sample, outlook, regulariser
 from acls.train.precision import check_bf16
-from acls.train.selection import HIGHER_IS_BETTER, LOWER_IS_BETTER
 from acls.train.session import Session, build_optimizer
 from tests.train.quick import digits, maps
 
@@ -145,7 +145,7 @@ def test_selection_by_a_calibration_number_takes_the_lowest(tmp_path):
 def test_every_number_of_an_epoch_that_can_choose_has_a_known_direction(tmp_path):
     (row, *_) = fit(digits(epochs=1), tmp_path / "run", show=False).history
     measured = {name.removeprefix("val/") for name in row if name.startswith("val/")}
-    told = {*HIGHER_IS_BETTER, *LOWER_IS_BETTER}
+    told = {*HIGHER_IS_BETTER, *LOWER_IS_BETTER} - {*OF_LABEL_MAPS}
     described = {"n", "confidence", "temperature", "top_logit", "logit_gap"}
     rest = {name for name in measured - told - described if not name.startswith(("regulariser", "smoothing"))}
     assert told <= measured
@@ -162,6 +162,7 @@ def test_every_number_of_an_epoch_that_can_choose_has_a_known_direction(tmp_path
         ({"limit_batches": 0}, "limit_batches is 0"),
         ({"ema": 2.0}, "ema is 2.0"),
         ({"clip": -1.0}, "clip is -1.0"),
+        ({"optim": replace(digits().optim, lr=-1.0)}, "optim.lr is -1.0"),
         ({"accelerator": "mps"}, "sees no mps device here"),
     ],
 )
