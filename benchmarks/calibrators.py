@@ -33,6 +33,8 @@ from acls.vision import torchvision
 
 SHARED = Path(os.environ.get("ACLS_SHARED", Path(__file__).parents[2] / "shared")) / "data" / "logits"
 MOST_CROSS_ENTROPIES = 20.0
+SAME = 5e-5
+"""Log-losses that differ by so small a part are equal: so far from its minimum a peer's solver may stop."""
 ROUNDING = 1e-9
 """Differences of NLL that mean nothing: peers return temperatures in float32."""
 
@@ -258,7 +260,7 @@ def compare_affine(wanted: list[str], halvings: int) -> bool:
         best = min(peers[name], key=means.__getitem__)
         passed.append(met(f"{name} mean log-loss against {best}", means[name], means[best]))
         worst, where = max(above[name])
-        lower = sum(one <= 0 for one, _ in above[name])
+        lower = sum(one < SAME for one, _ in above[name])
         print(f"     no higher than the best peer of each network on {lower} of {n}, at worst {worst:+.2%} ({where})")
     price = means["Vector"] / means["Vector(log_probs)"] - 1
     print(f"     what it costs that a layer can hold the map: Vector is {price:+.2%} from Vector(log_probs)")

@@ -140,7 +140,9 @@ def _tested(
                 found[name] = Evaluation(by_image=batch.image is not None, ignore_index=args.ignore_index)
             found[name].add(calibrated)
     worths = {name: one.worth(args.bootstrap) for name, one in found.items()}
-    comparisons = {one.name: found[one.name].compare(found[AS_IT_IS], args.bootstrap) for one in candidates}
+    comparisons = {}
+    if worths[AS_IT_IS].intervals:  # there are none for a single sample or image
+        comparisons = {one.name: found[one.name].compare(found[AS_IT_IS], args.bootstrap) for one in candidates}
     return worths, comparisons
 
 
@@ -202,14 +204,14 @@ def _test_table(worths: dict[str, Worth], comparisons: dict[str, dict[str, Compa
 
     table = Table(["", "accuracy %", "NLL", "95 % interval", "ECE %", "95 % interval", "noise floor", "p of no change"])
     for name, worth in worths.items():
-        nll, ece = worth.intervals["nll"], worth.intervals["ece"]
+        nll, ece = worth.intervals.get("nll"), worth.intervals.get("ece")
         table.add(
             name,
             percent(worth.summary["accuracy"]),
             f"{worth.summary['nll']:.4f}",
-            f"{nll.low:.4f} .. {nll.high:.4f}",
+            f"{nll.low:.4f} .. {nll.high:.4f}" if nll else "",
             percent(worth.summary["ece"]),
-            f"{percent(ece.low)} .. {percent(ece.high)}",
+            f"{percent(ece.low)} .. {percent(ece.high)}" if ece else "",
             percent(worth.floors["ece"].mean),
             show_p(comparisons[name]["ece"].p).removeprefix("= ") if name in comparisons else "",
         )

@@ -140,6 +140,13 @@ def test_calibrators_of_whole_maps_are_refused_for_files(command, files, capsys)
     assert "LTS looks at a position's neighbours" in capsys.readouterr().err
 
 
+def test_a_test_file_of_one_row_has_numbers_without_intervals(files, capsys):
+    arrays = np.load(files / "test.npz")
+    np.savez(files / "one.npz", logits=arrays["logits"][:1], labels=arrays["labels"][:1])
+    assert main(["calibrate", str(files / "val.npz"), "--test", str(files / "one.npz")]) == 0
+    assert "as it is" in capsys.readouterr().out.split("which no method has seen")[1]
+
+
 def test_where_every_row_is_ignored_there_is_nothing_to_fit_to(files, capsys):
     logits = np.load(files / "val.npz")["logits"]
     np.savez(files / "void.npz", logits=logits, labels=np.full(len(logits), -100))
