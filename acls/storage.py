@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -49,9 +50,16 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 def save_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], meta: Mapping[str, str]) -> None:
     """Write named tensors and text about them as one safetensors file, whole or not at all."""
-    safetensors = require("safetensors.torch", extra="io")
+    safetensors, of_torch = (require(name, extra="io") for name in ("safetensors", "safetensors.torch"))
     with atomic_write(path) as temporary:
-        safetensors.save_file(_unshared(tensors), temporary, metadata=dict(meta))
+        try:
+            of_torch.save_file(_unshared(tensors), temporary, metadata=dict(meta))
+        except safetensors.SafetensorError as error:
+            # It reports the system's errors as errors of its own, with the number in the text.
+            told = re.search(r"os error (\d+)", str(error))
+            if told is None:
+                raise
+            raise OSError(int(told[1]), os.strerror(int(told[1])), str(path)) from error
 
 
 def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -81,6 +81,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         sys.stderr.close()
         return 0
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"acls {args.command}: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
 
 
 def _parser(chosen: str | None) -> argparse.ArgumentParser:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -14,7 +13,6 @@ from typing import Any
 import torch
 
 from acls import distributed
-from acls.errors import require
 from acls.train.errors import TrainingStopped
 
 
@@ -54,16 +52,12 @@ def own_generator() -> Iterator[None]:
 @contextmanager
 def disk_errors() -> Iterator[None]:
     """Turn a full, failing or read-only disk into a sentence that says how to go on."""
-    safetensors = require("safetensors", extra="train")
     try:
         yield
-    except (OSError, safetensors.SafetensorError) as error:
-        # safetensors reports the system's errors as errors of its own, with the number in the text.
-        told = re.search(r"os error (\d+)", str(error))
-        number = int(told[1]) if told else getattr(error, "errno", None)
-        if number not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
             raise
         raise TrainingStopped(
-            f"a file could not be written ({os.strerror(number)}); the last state that was saved is whole: "
+            f"a file could not be written ({os.strerror(error.errno)}); the last state that was saved is whole: "
             "make room, then go on with --resume"
         ) from error

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from acls.cli import COMMANDS, main
@@ -87,3 +88,11 @@ def test_json_is_all_that_is_printed(tmp_path, capsys):
         assert json.loads(capsys.readouterr().out), command
     assert main(["predict", str(run), "--out", str(tmp_path / "test.npz"), "--quiet"]) == 0
     assert capsys.readouterr().out == ""
+
+
+def test_a_place_that_cannot_be_written_to_is_told_in_a_line(tmp_path, capsys):
+    pytest.importorskip("safetensors")
+    np.savez(tmp_path / "val.npz", logits=np.random.default_rng(0).normal(size=(60, 3)), labels=np.arange(60) % 3)
+    place = tmp_path / "val.npz" / "c.safetensors"  # in a file, not in a folder
+    assert main(["calibrate", str(tmp_path / "val.npz"), "--out", str(place), "--quiet"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
