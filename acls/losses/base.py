@@ -247,7 +247,7 @@ class Regularized(Loss):
         parts = self.base.penalties(at)
         for name, value in self.penalty(at).items():
             # Two of a kind may be stacked: the outer one's terms are then numbered.
-            taken = sum(other.split("_")[0] == name for other in parts)
+            taken = sum(other == name or other.startswith(f"{name}_") for other in parts)
             parts[f"{name}_{taken + 1}" if taken else name] = value
         return parts
 
