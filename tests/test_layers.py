@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "acls"
 LAYERS = [
     {"errors", "options", "calls", "vision"},
     {"shapes", "distributed", "modules"},
-    {"predictions", "storage"},
+    {"predictions", "storage", "locks"},
     {"metrics"},
     {"losses", "calibrators", "doctor", "evaluation", "drift"},
     {"data", "models"},

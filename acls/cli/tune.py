@@ -44,6 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--storage", metavar="URL", help="database of the trials (default: tune.sqlite in --out)")
     parser.add_argument("--out", metavar="DIR", help="folder of the search (default: tuning/RECIPE-LOSS)")
+    parser.add_argument("--wait", action="store_true", help="wait where another process runs the same search")
     add_engine(parser, "trials at a time (default: one a core or GPU)")
     parser.add_argument("--json", action="store_true", help="print one JSON object, with fractions, not percent")
     parser.add_argument("--quiet", action="store_true", help="no progress")
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
             print(f"\r{done}/{total} trials", end="", file=sys.stderr, flush=True)
 
     try:
-        found = tune(search, engine, told=told)
+        found = tune(search, engine, wait=args.wait, told=told)
     except KeyboardInterrupt:
         print(f"acls tune: stopped; the same command goes on with the search in {folder}", file=sys.stderr)
         return 130

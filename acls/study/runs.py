@@ -21,13 +21,13 @@ from acls.calibrators.naming import build, written
 from acls.calls import Call, parse_calls
 from acls.errors import InputError
 from acls.evaluation import Evaluation, Worth
+from acls.locks import hold
 from acls.metrics.bins import BINS
 from acls.metrics.intervals import REPLICATES
 from acls.options import from_plain, to_plain
 from acls.predictions import Predictions
 from acls.recipes import Recipe, load_recipe
 from acls.study.engine import Engine
-from acls.study.locks import hold
 from acls.study.methods import decided_by, methods_of
 from acls.study.progress import Progress
 from acls.study.store import Number, Row, Store

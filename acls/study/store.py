@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from acls.errors import InputError
+from acls.locks import hold
 from acls.storage import finite
-from acls.study.locks import Held, hold
 
 NAME = "study.sqlite"
 LOCK = "study.lock"
@@ -102,17 +102,9 @@ class Store:
 
     @contextmanager
     def lock(self, *, wait: bool = False) -> Iterator[None]:
-        """Be the only study of this folder; else refuse, naming the process that is at it, or wait for it to end.
-
-        The lock of a process that died is free.
-        """
-        try:
-            with hold(self.folder / LOCK, wait=wait):
-                yield
-        except Held as held:
-            raise InputError(
-                f"{self.folder} is in use by {held}: wait for it with --wait, or pass another --out"
-            ) from None
+        """Be the only study of this folder; where another process is, refuse with its name, or wait for it to end."""
+        with hold(self.folder / LOCK, wait=wait):
+            yield
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from acls.errors import InputError, require
+from acls.locks import hold
 from acls.options import override, to_plain
 from acls.recipes import LossOptions, Recipe, load_recipe
 from acls.shapes import IGNORE_INDEX
 from acls.study.advisor import unbeaten
 from acls.study.engine import Engine
-from acls.study.locks import Held, hold
 from acls.study.space import Axis, grid
 from acls.train import RunFolder, TrainingStopped
 from acls.train.checkpoint import load_state
@@ -147,22 +147,15 @@ class Task:
     prunes: bool
 
 
-def tune(search: Search, engine: Engine, *, told: Callable[[int, int], None] | None = None) -> Found:
+def tune(
+    search: Search, engine: Engine, *, wait: bool = False, told: Callable[[int, int], None] | None = None
+) -> Found:
     """Run the trials that are left, and return all there are. ``told`` hears how many of how many are done."""
     _check_space(search)
-    try:
-        search.folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"cannot make the search's folder {search.folder}: {error.strerror}; pass another --out"
-        ) from error
-    try:
-        with hold(search.folder / "tune.lock", wait=False):
-            study = search.open()
-            _run(search, study, engine, told)
-            return found(search, study)
-    except Held as held:
-        raise InputError(f"{search.folder} is in use by {held}: wait for it to end, or pass another --out") from None
+    with hold(search.folder / "tune.lock", wait=wait):
+        study = search.open()
+        _run(search, study, engine, told)
+        return found(search, study)
 
 
 def found(search: Search, study: Any) -> Found:

@@ -1,0 +1,56 @@
+"""A lock on a folder, for runs, studies and searches: it ends with its process, however that ends."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+from acls.errors import InputError
+
+_held: set[tuple[int, str]] = set()
+"""The locks of this process; with its number, because a forked process inherits the set but not the right."""
+
+
+class Held(InputError):
+    """Another process holds the lock; the message says which, and the way out."""
+
+
+@contextmanager
+def hold(path: str | os.PathLike[str], *, wait: bool = False) -> Iterator[None]:
+    """Hold the lock file ``path``, whose folder is made; where another process holds it, wait for it or raise `Held`.
+
+    The lock is the operating system's, on the open file, so that of a process that was killed is free. The file stays:
+    its text only says who holds the lock. A process may hold one lock several times, so that whoever locks a run's
+    folder can call what locks it too.
+    """
+    import fcntl
+
+    path = Path(os.path.realpath(path))
+    key = (os.getpid(), str(path))
+    if key in _held:
+        yield
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not wait:
+                file.seek(0)
+                holder = file.read().strip() or "another process"
+                raise Held(
+                    f"{path.parent} is in use by {holder}: wait for it with --wait, or pass another --out"
+                ) from None
+            fcntl.flock(file, fcntl.LOCK_EX)
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()} since {datetime.now():%Y-%m-%d %H:%M:%S}\n")
+        file.flush()
+        _held.add(key)
+        try:
+            yield
+        finally:
+            _held.discard(key)
