@@ -304,11 +304,14 @@ def test_the_sample_of_dense_maps_is_bounded(monkeypatch):
 
 
 class FakeTracker(types.ModuleType):
-    """Stands in for W&B and MLflow, which tests do not install: it notes what it is told."""
+    """Stands in for W&B and MLflow, which most environments of the suite lack: it notes what it is told."""
+
+    run_id = "the-run"
 
     def __init__(self, name):
         super().__init__(name)
         self.calls = []
+        self.info = self
 
     def __getattr__(self, name):
         if name.startswith("__"):
@@ -325,7 +328,26 @@ class FakeTracker(types.ModuleType):
 def test_trackers_get_the_numbers_of_every_epoch(name, method, tmp_path, monkeypatch):
     tracker = FakeTracker(name)
     monkeypatch.setitem(sys.modules, name, tracker)
-    fit(digits(log=(name,)), tmp_path / "run", show=False)
+    fit(digits(log=(f"{name}:mine",)), tmp_path / "run", show=False)
     told = [(args[0], kwargs["step"]) for called, args, kwargs in tracker.calls if called == method]
     assert [step for _, step in told] == [0, 1]
     assert any("ece" in key for key in told[0][0])
+    assert "mine" in str(tracker.calls[0]), "the project or experiment is the user's"
+
+
+def test_a_run_of_mlflow_goes_on_where_training_does(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.sqlite")
+    monkeypatch.chdir(tmp_path)
+    fit(digits(log=("mlflow:mine",), epochs=1), tmp_path / "run", show=False)
+    fit(digits(log=("mlflow:mine",), epochs=2), tmp_path / "run", show=False)
+    (run,) = mlflow.search_runs(experiment_names=["mine"], output_format="list")
+    history = mlflow.MlflowClient().get_metric_history(run.info.run_id, "val.ece")
+    assert [point.step for point in history] == [0, 1]
+
+
+def test_a_run_of_wandb_is_the_users_projects(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    fit(digits(log=("wandb:mine",)), tmp_path / "run", show=False)
+    assert list((tmp_path / "run" / "wandb").glob("offline-run-*"))
