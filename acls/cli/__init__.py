@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import acls
-from acls.errors import InputError, MissingExtra
+from acls.errors import InputError, MissingExtra, suggest
 
 COMMANDS = {
     "methods": "list every training method with its type, paper, year and defaults",
@@ -42,6 +43,9 @@ examples:
 """
 
 
+_log = logging.getLogger("acls")
+
+
 class _Formatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
     """Keeps examples as written and shows the default of every option that has one."""
 
@@ -55,7 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; 0 if all went well, 1 if a check or a worker failed, 2 for bad input, 130 after Ctrl-C."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     chosen = next((word for word in arguments if not word.startswith("-")), None)
-    parser = _parser(chosen)
+    parser = full_parser([chosen])
+    if chosen is not None and chosen not in COMMANDS:
+        parser.error(f"there is no command {chosen!r}{suggest(chosen, COMMANDS)}")
     args, rest = parser.parse_known_args(arguments)
     args.rest = rest
     if rest and not getattr(args, "takes_rest", False):
@@ -63,9 +69,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.command is None:
         parser.print_help()
         return 0
+    if args.verbose:
+        logging.basicConfig(format="%(asctime)s %(name)s: %(message)s")
+        _log.setLevel(logging.INFO if args.verbose == 1 else logging.DEBUG)
     try:
         return int(args.run(args) or 0)
     except (InputError, MissingExtra) as error:
+        _log.debug("where it came from", exc_info=True)
         print(f"acls {args.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -88,20 +98,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _parser(chosen: str | None) -> argparse.ArgumentParser:
+def full_parser(chosen: Container[str | None] = COMMANDS) -> argparse.ArgumentParser:
+    """The parser of all commands; only those ``chosen`` have their options."""
     parser = argparse.ArgumentParser(
         prog="acls", description=acls.__doc__.splitlines()[0], epilog=EXAMPLE, formatter_class=_Formatter
     )
     parser.add_argument("--version", action="version", version=f"acls {acls.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, summary in COMMANDS.items():
-        if name != chosen:
+        if name not in chosen:
             commands.add_parser(name, help=summary, add_help=False)
             continue
         module = importlib.import_module(f"acls.cli.{name}")
         command = commands.add_parser(
             name, help=summary, description=module.__doc__, epilog=module.EXAMPLE, formatter_class=_Formatter
         )
+        command.add_argument("-v", "--verbose", action="count", default=0, help="log what is done; -vv logs more")
         module.configure(command)
         command.set_defaults(run=module.run)
     return parser

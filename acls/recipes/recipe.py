@@ -88,7 +88,9 @@ class Recipe:
     patience: int | None = option(None, "stop after so many epochs without a better one; none for never")
     save_every: int = option(0, "also save the state to resume from after so many steps; 0 for epoch ends only")
     limit_batches: int | None = option(None, "at most so many batches of each part an epoch, for trying out")
-    log: tuple[str, ...] = option(("tensorboard",), "where numbers go beside metrics.csv: tensorboard, wandb:PROJECT, mlflow:EXPERIMENT")
+    log: tuple[str, ...] = option(
+        ("tensorboard",), "where numbers go beside metrics.csv: tensorboard, wandb:PROJECT, mlflow:EXPERIMENT"
+    )
     passes: int = option(0, "passes with dropout that the final predictions average (MC dropout); 0 for one without")
     pixels: int = option(1000, "labelled pixels of each image that saved predictions of segmentation hold")
     seed: int = option(1, "seed of the weights, of the order of samples and of their augmentation")
