@@ -1,7 +1,7 @@
 """Where an epoch's numbers go beside the CSV file: TensorBoard, Weights & Biases, MLflow.
 
-A logger is ``name`` or ``name:place``: ``wandb:my-project``, ``mlflow:my-experiment``. Without a place, the tracker's own
-variable (``WANDB_PROJECT``, ``MLFLOW_EXPERIMENT_NAME``) decides, else it is "acls".
+A logger is ``name`` or ``name:place``: ``wandb:my-project``, ``mlflow:my-experiment``. Without a place, the tracker's
+own variable (``WANDB_PROJECT``, ``MLFLOW_EXPERIMENT_NAME``) decides, else it is "acls".
 """
 
 from __future__ import annotations

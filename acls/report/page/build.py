@@ -17,7 +17,7 @@ import json
 import math
 import string
 from collections.abc import Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,7 @@ def render(subjects: Sequence[Subject], *, title: str, ranked: Sequence[Ranked] 
     script, style, frame = (_resource(name) for name in ("page.js", "page.css", "page.html"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     groups = by_protocol(lines(subjects))
-    now = datetime.now(timezone.utc)
+    now = datetime.now(UTC)
     return string.Template(frame).substitute(
         title=html.escape(title),
         digest=digest,
