@@ -34,5 +34,5 @@ def run(args: argparse.Namespace) -> None:
         if action.dest == "recipe":
             action.choices = tuple(RECIPES)
         elif action.nargs != 0 and action.choices is None:
-            action.complete = shtab.FILE  # type: ignore[attr-defined]
+            action.complete = shtab.FILE
     print(shtab.complete(parser, shell=args.shell))
