@@ -13,7 +13,7 @@ from torch import nn
 
 from acls.errors import InputError
 from acls.losses import ACLS, CE, LabelSmoothing
-from acls.metrics.directions import HIGHER_IS_BETTER, LOWER_IS_BETTER, OF_LABEL_MAPS
+from acls.metrics.catalogue import selectable
 from acls.predictions import Predictions
 from acls.recipes import LossOptions, load_recipe
 from acls.storage import load_tensors
@@ -145,7 +145,7 @@ def test_selection_by_a_calibration_number_takes_the_lowest(tmp_path):
 def test_every_number_of_an_epoch_that_can_choose_has_a_known_direction(tmp_path):
     (row, *_) = fit(digits(epochs=1), tmp_path / "run", show=False).history
     measured = {name.removeprefix("val/") for name in row if name.startswith("val/")}
-    told = {*HIGHER_IS_BETTER, *LOWER_IS_BETTER} - {*OF_LABEL_MAPS}
+    told = set(selectable(maps=False))
     described = {"n", "confidence", "temperature", "top_logit", "logit_gap"}
     rest = {name for name in measured - told - described if not name.startswith(("regulariser", "smoothing"))}
     assert told <= measured
