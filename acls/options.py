@@ -5,11 +5,14 @@ Needs neither torch nor numpy, so that help and listings come at once.
 
 from __future__ import annotations
 
+import argparse
 import ast
 import dataclasses
+import math
+import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from acls.errors import InputError, suggest
@@ -18,19 +21,34 @@ S = TypeVar("S")
 _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
-def option(default: Any, help: str, *, choices: tuple[str, ...] = ()) -> Any:
-    """A dataclass field with its help, and with the values it may take where they are few."""
-    return dataclasses.field(default=default, metadata={"help": help, "choices": choices})
+class SettingError(InputError):
+    """A setting has a value that it cannot have; the message starts with its dotted name, which is also its flag."""
+
+
+def option(default: Any, help: str, *, choices: tuple[str, ...] = (), within: str = "") -> Any:
+    """A dataclass field with its help and the values that it may take: a few words, or an interval of numbers.
+
+    An interval is written as in mathematics: ``[0, 1)`` holds 0 and not 1, ``[1, inf)`` starts at 1.
+    """
+    return dataclasses.field(default=default, metadata={"help": help, "choices": choices, "within": within})
 
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """One setting that is a plain value: its dotted name, type, help and choices."""
+    """One setting that is a plain value: its dotted name, type, help, and the values that it may take."""
 
     name: str
     kind: Any
     help: str
-    choices: tuple[str, ...]
+    choices: tuple[str, ...] = ()
+    within: str = ""
+
+    def show(self) -> str:
+        """What is expected, in the words of a user: 'a number in [0, 1)'."""
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        words = show_kind(self.kind)
+        return re.sub("numbers?", rf"\g<0> in {self.within}", words, count=1) if self.within else words
 
 
 def leaves(kind: type, prefix: str = "") -> dict[str, Leaf]:
@@ -49,7 +67,7 @@ def leaves(kind: type, prefix: str = "") -> dict[str, Leaf]:
         if dataclasses.is_dataclass(hint):
             found |= leaves(typing.cast("type", hint), name + ".")
         else:
-            found[name] = Leaf(name, hint, field.metadata.get("help", ""), field.metadata.get("choices", ()))
+            found[name] = Leaf(name, hint, **{"help": "", **field.metadata})
     return found
 
 
@@ -67,15 +85,57 @@ def read(value: Any, leaf: Leaf) -> Any:
     """The value of a setting: text from a command line, or what a YAML or JSON file held, as the setting's type."""
     try:
         result = convert(value, leaf.kind)
-    except (ValueError, TypeError, SyntaxError):
-        raise InputError(f"{leaf.name} is {show_kind(leaf.kind)}, but {value!r} came") from None
-    if leaf.choices and result is not None and result not in leaf.choices:
-        raise InputError(f"{leaf.name} is one of {', '.join(leaf.choices)}, but {value!r} came")
+        if leaf.choices and result is not None and result not in leaf.choices:
+            raise ValueError
+        if leaf.within and not all(inside(one, leaf.within) for one in _numbers(result)):
+            raise ValueError
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        raise SettingError(f"{leaf.name}: expected {leaf.show()}, got {value!r}") from None
     return result
 
 
+def check(settings: Any) -> None:
+    """Raise where a nested dataclass holds a value outside what its options declare."""
+    for name, leaf in leaves(type(settings)).items():
+        value = settings
+        for part in name.split("."):
+            value = getattr(value, part)
+        read(value, leaf)
+
+
+def number(kind: type, within: str) -> Callable[[str], Any]:
+    """The type of a command-line option that takes a number in an interval, for ``add_argument(type=...)``."""
+    leaf = Leaf("", kind, "", within=within)
+
+    def parse(text: str) -> Any:
+        try:
+            return read(text, leaf)
+        except SettingError as error:
+            raise argparse.ArgumentTypeError(str(error).removeprefix(": ")) from None
+
+    return parse
+
+
+def inside(value: float, interval: str) -> bool:
+    """Whether a number lies in an interval such as ``[0, 1)``; NaN lies in none.
+
+    >>> inside(0, "[0, 1)"), inside(1, "[0, 1)")
+    (True, False)
+    """
+    low, high = (float(end) for end in interval[1:-1].split(","))
+    above = value >= low if interval[0] == "[" else value > low
+    return above and (value <= high if interval[-1] == "]" else value < high)
+
+
+def _numbers(value: Any) -> tuple[Any, ...]:
+    return () if value is None else tuple(value) if isinstance(value, tuple) else (value,)
+
+
 def convert(value: Any, kind: Any) -> Any:
-    """Read text, or check a plain value, as a type: str, int, float, bool, ``T | None``, ``tuple[T, ...]``, dict."""
+    """Read text, or check a plain value, as a type: str, int, float, bool, ``T | None``, ``tuple[T, ...]``, dict.
+
+    Numbers are finite.
+    """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         if value is None or (isinstance(value, str) and value.lower() in ("none", "null")):
@@ -102,7 +162,7 @@ def convert(value: Any, kind: Any) -> Any:
             raise ValueError
         return int(value.replace("_", "")) if isinstance(value, str) else int(value)
     if kind is float:
-        return _no() if isinstance(value, bool) else float(value)
+        return _no() if isinstance(value, bool) or not math.isfinite(float(value)) else float(value)
     if kind is str:
         return str(value) if isinstance(value, str | int | float) else _no()
     return ast.literal_eval(value) if isinstance(value, str) else value
@@ -123,7 +183,7 @@ def from_plain(kind: type[S], values: Mapping[str, Any], prefix: str = "") -> S:
             raise InputError(f"there is no setting {prefix + name!r}{suggest(name, hints)}")
         if dataclasses.is_dataclass(hints[name]):
             if not isinstance(value, Mapping):
-                raise InputError(f"{prefix + name} holds settings of its own, but {value!r} came")
+                raise SettingError(f"{prefix + name}: expected settings of its own, got {value!r}")
             fields[name] = from_plain(typing.cast("type", hints[name]), value, f"{prefix}{name}.")
         else:
             fields[name] = read(value, known[prefix + name])
@@ -134,12 +194,12 @@ def show_kind(kind: Any) -> str:
     """A type in the words of a user: 'a whole number', 'numbers separated by commas', ..."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
-        told = [show_kind(argument) for argument in arguments if argument is not type(None)]
-        return " or ".join([*told, "none"] if type(None) in arguments else told)
+        words = [show_kind(argument) for argument in arguments if argument is not type(None)]
+        return " or ".join([*words, "none"] if type(None) in arguments else words)
     if origin is tuple:
         return {int: "whole numbers", float: "numbers"}.get(arguments[0], "words") + " separated by commas"
-    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
-    return words.get(kind, "a dictionary" if origin is dict or kind is dict else str(kind))
+    plain = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
+    return plain.get(kind, "a dictionary" if origin is dict or kind is dict else str(kind))
 
 
 def _replace(settings: Any, path: list[str], value: Any) -> Any:

@@ -1,12 +1,16 @@
-"""Files that are whole or absent: atomic writes, and tensors in safetensors files (never pickle)."""
+"""Files that are whole or absent: atomic writes, what an output may replace, and tensors in safetensors files."""
 
 from __future__ import annotations
 
+import glob
+import json
 import math
 import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+import socket
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,29 +21,106 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+MARKS: dict[str, tuple[bytes, ...]] = {
+    "predictions": tuple(
+        text.encode(code)
+        for text in ('"acls":"predictions"', '"acls": "predictions"')
+        for code in ("utf-8", "utf-32-le")
+    ),
+    "calibrator": (b'"acls":"calibrator"',),
+    "page": (b'<meta name="generator" content="acls">', b'<a class="skip" href="#verdict">Skip to the verdict</a>'),
+    "figure": (b"acls figure",),
+}
+"""What the files of each kind that acls writes hold near their start or end, and those of others do not."""
+_NEAR = 1 << 18
+CHECKSUMS = "checksums"
+"""The entry of a safetensors file's metadata that `save_tensors` adds: the CRC-32 of each tensor and of the rest."""
+
+
+def check_output(
+    path: str | os.PathLike[str],
+    kind: str,
+    *,
+    inputs: Iterable[str | os.PathLike[str]] = (),
+    force: bool = False,
+) -> None:
+    """Raise, before any work, where a command must not or cannot write ``path``.
+
+    An output is never one of the inputs, under whatever name or link. What acls wrote of the same kind, one of `MARKS`,
+    is replaced; anything else only by ``force``.
+    """
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise InputError(f"cannot write {path}: it is a folder; name a file in it")
+    if target.exists():
+        for source in inputs:
+            if os.path.exists(source) and os.path.samefile(source, target):
+                raise InputError(f"{path} is an input too, {source}: name another file for the output")
+        if not target.is_file():
+            raise InputError(f"cannot write {path}: it is not a regular file")
+        if not force and not _marked(target, MARKS[kind]):
+            raise InputError(
+                f"{path} exists and is no {kind} file that acls wrote: name another file, or replace it with --force"
+            )
+    above = next(folder for folder in target.parents if folder.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        raise InputError(f"cannot write {path}: {above} is not a folder that you may write in")
+
+
+def _marked(path: Path, marks: Iterable[bytes]) -> bool:
+    with open(path, "rb") as file:
+        near = file.read(_NEAR)
+        file.seek(max(file.tell(), path.stat().st_size - _NEAR))
+        near += file.read()
+    return any(mark in near for mark in marks)
+
+
 @contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Give a temporary path beside ``path`` that becomes ``path`` when the block ends well, and vanishes when it fails.
 
     A reader sees the old file or the whole new one, never a part, also after a power cut. The temporary name keeps the
-    suffix, which some writers look at. Missing folders are made; a symbolic link is followed, not replaced.
+    suffix, which some writers look at. Missing folders are made; a symbolic link is followed, not replaced. The mode is
+    that of any new file, whatever mode the writer chose. What a process that was killed left of the same file goes.
     """
     final = Path(os.path.realpath(path))
     if final.is_dir():
         raise InputError(f"cannot write {path}: it is a folder; name a file in it")
+    host = f"{zlib.crc32(socket.gethostname().encode()):08x}"
+    temporary = final.with_name(f".{final.stem}.{host}-{os.getpid()}-{secrets.token_hex(4)}{final.suffix}")
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make the folder of {path}: {error.strerror}") from error
-    temporary = final.with_name(f".{final.stem}.{secrets.token_hex(6)}{final.suffix}")
-    try:
+        _remove_leftovers(final, host)
+        temporary.touch()
+        mode = temporary.stat().st_mode & 0o777
+        temporary.unlink()
         yield temporary
+        os.chmod(temporary, mode)
         _flush_to_disk(temporary)
         os.replace(temporary, final)
         _flush_to_disk(final.parent)
+    except OSError as error:
+        if error.filename in (
+            None,
+            str(temporary),
+        ):  # writers often do not say which file; the user knows the final one
+            error.filename = str(path)
+        raise
     finally:
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             temporary.unlink()
+
+
+def _remove_leftovers(final: Path, host: str) -> None:
+    """Remove the temporary files of ``final`` whose process, on this machine, is no more."""
+    for left in glob.glob(f".{glob.escape(final.stem)}.{host}-*{glob.escape(final.suffix)}", root_dir=final.parent):
+        process = left.removeprefix(f".{final.stem}.{host}-").partition("-")[0]
+        try:
+            os.kill(int(process), 0)
+        except ProcessLookupError:
+            (final.parent / left).unlink(missing_ok=True)
+        except (ValueError, OverflowError, OSError):
+            continue
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -49,29 +130,75 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def save_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], meta: Mapping[str, str]) -> None:
-    """Write named tensors and text about them as one safetensors file, whole or not at all."""
+    """Write named tensors and text about them, with checksums, as one safetensors file, whole or not at all."""
     safetensors, of_torch = (require(name, extra="io") for name in ("safetensors", "safetensors.torch"))
     with atomic_write(path) as temporary:
+        plain = _unshared(tensors)
+        sums = {name: checksum(tensor) for name, tensor in plain.items()} | {"": _text_checksum(meta)}
         try:
-            of_torch.save_file(_unshared(tensors), temporary, metadata=dict(meta))
+            of_torch.save_file(plain, temporary, metadata={**meta, CHECKSUMS: json.dumps(sums)})
         except safetensors.SafetensorError as error:
             # It reports the system's errors as errors of its own, with the number in the text.
-            told = re.search(r"os error (\d+)", str(error))
-            if told is None:
+            number = re.search(r"os error (\d+)", str(error))
+            if number is None:
                 raise
-            raise OSError(int(told[1]), os.strerror(int(told[1])), str(path)) from error
+            raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
 
 
 def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read what `save_tensors` wrote: the tensors, memory-mapped, and the text about them."""
+    """Read a safetensors file: the tensors, memory-mapped, and the text about them; checksums, if any, must agree."""
+    with open_tensors(path) as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        meta, sums = split_checksums(file.metadata(), path)
+    for name, tensor in tensors.items():
+        if name in sums and checksum(tensor) != sums[name]:
+            raise damaged(path, name)
+    return tensors, meta
+
+
+@contextmanager
+def open_tensors(path: str | os.PathLike[str]) -> Iterator[Any]:
+    """Open a safetensors file, which checks shapes, offsets and size, and give the errors of reading it in a line."""
     safetensors = require("safetensors", extra="io")
-    if not os.path.isfile(path):
-        raise InputError(f"there is no file {path}")
+    if os.path.isdir(path):
+        raise InputError(f"{path} is a folder, not a safetensors file")
     try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
-    except safetensors.SafetensorError as error:
+        with open(path, "rb"), safetensors.safe_open(path, framework="pt") as file:
+            yield file
+    except FileNotFoundError:
+        raise InputError(f"there is no file {path}") from None
+    except (safetensors.SafetensorError, OverflowError) as error:
         raise InputError(f"{path} is not a whole safetensors file: {error}") from error
+
+
+def split_checksums(
+    meta: Mapping[str, str] | None, path: str | os.PathLike[str]
+) -> tuple[dict[str, str], dict[str, int]]:
+    """The metadata of a safetensors file without the checksums, which agree with it, and those of its tensors."""
+    rest = dict(meta or {})
+    try:
+        sums = json.loads(rest.pop(CHECKSUMS, "{}"))
+        if sums and sums.pop("") != _text_checksum(rest):
+            raise damaged(path, "metadata")
+        return rest, {str(name): int(value) for name, value in sums.items()}
+    except (TypeError, AttributeError, KeyError, json.JSONDecodeError) as error:
+        raise damaged(path, "metadata") from error
+
+
+def checksum(tensor: Tensor, start: int = 0) -> int:
+    """The CRC-32 of a tensor's values; ``start`` is that of what comes before, so that slices add up to the whole."""
+    import torch
+
+    return zlib.crc32(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data, start)
+
+
+def damaged(path: str | os.PathLike[str], what: str) -> InputError:
+    """The error about a file whose values are not the ones that were written."""
+    return InputError(f"{path} is damaged: {what!r} does not match its checksum; restore the file, or write it again")
+
+
+def _text_checksum(meta: Mapping[str, str]) -> int:
+    return zlib.crc32(json.dumps(dict(meta), sort_keys=True).encode())
 
 
 def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -6,13 +6,16 @@ Only the chosen command's module is imported, and torch only when it runs, so he
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
-import logging
 import sys
-from collections.abc import Container, Sequence
+import traceback
+from collections.abc import Sequence
+from typing import NoReturn
 
 import acls
 from acls.errors import InputError, MissingExtra, suggest
+from acls.options import SettingError
 
 COMMANDS = {
     "methods": "list every training method with its type, paper, year and defaults",
@@ -43,9 +46,6 @@ examples:
 """
 
 
-_log = logging.getLogger("acls")
-
-
 class _Formatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
     """Keeps examples as written and shows the default of every option that has one."""
 
@@ -55,65 +55,97 @@ class _Formatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaults
         return super()._get_help_string(action)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; 0 if all went well, 1 if a check or a worker failed, 2 for bad input, 130 after Ctrl-C."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    chosen = next((word for word in arguments if not word.startswith("-")), None)
-    parser = full_parser([chosen])
-    if chosen is not None and chosen not in COMMANDS:
-        parser.error(f"there is no command {chosen!r}{suggest(chosen, COMMANDS)}")
-    args, rest = parser.parse_known_args(arguments)
-    args.rest = rest
-    if rest and not getattr(args, "takes_rest", False):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    if args.command is None:
-        parser.print_help()
-        return 0
-    if args.verbose:
-        logging.basicConfig(format="%(asctime)s %(name)s: %(message)s")
-        _log.setLevel(logging.INFO if args.verbose == 1 else logging.DEBUG)
-    try:
-        return int(args.run(args) or 0)
-    except (InputError, MissingExtra) as error:
-        _log.debug("where it came from", exc_info=True)
-        print(f"acls {args.command}: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(f"acls {args.command}: stopped", file=sys.stderr)
-        return 130
-    except RuntimeError as error:
-        from acls.study.engine import WorkerLost  # here, so that help comes at once
+class _Parser(argparse.ArgumentParser):
+    """Raises instead of exiting, so that a wrong option is an error in one line like any other."""
 
-        if not isinstance(error, WorkerLost):
-            raise
-        print(f"acls {args.command}: {error}. The same command goes on with a study or a search", file=sys.stderr)
-        return 1
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message.removeprefix('argument ')}; see `{self.prog} --help`")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; 0 if all went well, 1 if a check or a worker failed, 2 for bad input, 130 after Ctrl-C.
+
+    Whatever goes wrong is told in one line; ``--debug`` shows the traceback as well.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in arguments
+    arguments = [word for word in arguments if word != "--debug"]
+    chosen = next((word for word in arguments if not word.startswith("-")), None)
+    try:
+        code = _run(arguments, chosen)
+        sys.stdout.flush()  # here, where a full disk can still be told
+        return code
+    except KeyboardInterrupt:
+        print(f"acls {chosen}: stopped", file=sys.stderr)
+        return 130
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         sys.stderr.close()
         return 0
-    except OSError as error:
-        if error.filename is None:
-            raise
-        print(f"acls {args.command}: {error.filename}: {error.strerror}", file=sys.stderr)
-        return 2
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        code, line = _told(error)
+        print(f"acls {chosen}: {line}" if chosen in COMMANDS else f"acls: {line}", file=sys.stderr)
+        return code
 
 
-def full_parser(chosen: Container[str | None] = COMMANDS) -> argparse.ArgumentParser:
-    """The parser of all commands; only those ``chosen`` have their options."""
-    parser = argparse.ArgumentParser(
-        prog="acls", description=acls.__doc__.splitlines()[0], epilog=EXAMPLE, formatter_class=_Formatter
-    )
+def _run(arguments: list[str], chosen: str | None) -> int:
+    if chosen is not None and chosen not in COMMANDS:
+        raise InputError(f"there is no command {chosen!r}{suggest(chosen, COMMANDS)}")
+    parser = _parser(chosen)
+    args, rest = parser.parse_known_args(arguments)
+    args.rest = rest
+    if args.rest and not getattr(args, "takes_rest", False):
+        parser.error(f"unrecognized arguments: {' '.join(args.rest)}")
+    if args.command is None:
+        parser.print_help()
+        return 0
+    return int(args.run(args) or 0)
+
+
+def _told(error: Exception) -> tuple[int, str]:
+    """The exit code and the line that stand for an error: what, where, and the way out."""
+    if isinstance(error, SettingError):
+        return 2, f"--{error}"
+    if isinstance(error, InputError | MissingExtra):
+        return 2, _one_line(error)
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename is not None else ""
+        remedy = {"ENOSPC": "free some space, or write elsewhere", "EDQUOT": "free some space, or write elsewhere"}
+        what = error.strerror or _one_line(error) or type(error).__name__
+        return 2, f"{where}{what}" + "".join(f"; {remedy[name]}" for name in [_name(error)] if name in remedy)
+    if isinstance(error, MemoryError):
+        return 2, f"not enough memory: {_one_line(error) or 'allocation failed'}; work on less data at a time"
+    if isinstance(error, RuntimeError):
+        from acls.study.engine import WorkerLost  # here, so that help comes at once
+
+        if isinstance(error, WorkerLost):
+            return 1, f"{error}. The same command goes on with a study or a search"
+    what = _one_line(error) or "no message"
+    return 2, f"{type(error).__name__}: {what}; if the input is right this is a bug: --debug shows where"
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+def _name(error: OSError) -> str:
+    return errno.errorcode.get(error.errno or 0, "")
+
+
+def _parser(chosen: str | None) -> argparse.ArgumentParser:
+    parser = _Parser(prog="acls", description=acls.__doc__.splitlines()[0], epilog=EXAMPLE, formatter_class=_Formatter)
     parser.add_argument("--version", action="version", version=f"acls {acls.__version__}")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error, with any command")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, summary in COMMANDS.items():
-        if name not in chosen:
+        if name != chosen:
             commands.add_parser(name, help=summary, add_help=False)
             continue
         module = importlib.import_module(f"acls.cli.{name}")
         command = commands.add_parser(
             name, help=summary, description=module.__doc__, epilog=module.EXAMPLE, formatter_class=_Formatter
         )
-        command.add_argument("-v", "--verbose", action="count", default=0, help="log what is done; -vv logs more")
         module.configure(command)
         command.set_defaults(run=module.run)
     return parser

@@ -10,6 +10,8 @@ import argparse
 import json
 from dataclasses import asdict
 
+from acls.cli.output import add_force, check_out
+
 EXAMPLE = """\
 examples:
   acls advise runs/digits_cnn-ACLS-1
@@ -22,6 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="RUN", help="folder of a run")
     parser.add_argument("--figure", metavar="FILE", help="draw accuracy against ECE to a png, svg or pdf file")
     parser.add_argument("--json", action="store_true", help="print one JSON object, with fractions, not percent")
+    add_force(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -29,6 +32,8 @@ def run(args: argparse.Namespace) -> int:
     from acls.report.tables import Table, paragraph, percent
     from acls.study.advisor import advise, read_history
 
+    if args.figure:
+        check_out(args, args.figure, "figure")
     advice = advise(read_history(args.folder))
     if args.figure:
         from acls.report.figures import pareto

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from acls.cli.inputs import NAMES, add_columns, columns_of, with_progress
-from acls.cli.output import add_output, say
+from acls.cli.output import add_force, add_output, check_out, say
 from acls.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("calibrator", metavar="CALIBRATOR", help="what acls calibrate --out wrote")
     parser.add_argument("source", metavar="IN", help=".npz, .safetensors, .parquet, .csv; a folder or glob")
     parser.add_argument("out", metavar="OUT", help=".npz, .safetensors or .parquet to write")
+    add_force(parser)
     add_output(parser)
     add_columns(parser)
 
@@ -47,6 +48,8 @@ def run(args: argparse.Namespace) -> int:
     check_pointwise(calibrator)
     columns = replace(columns_of(args), unlabelled=True)
     batches = open_batches(args.source, columns, ignore_index=args.ignore_index)
+
+    check_out(args, args.out, "predictions", args.calibrator, *batches.files)
 
     def calibrated() -> Iterator[Predictions]:
         for batch in with_progress(batches, f"reading {args.source}", quiet=args.quiet or args.json):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from acls.cli.apply import as_logits, check_pointwise
 from acls.cli.inputs import NAMES, add_columns, columns_of, with_progress
+from acls.cli.output import add_force, check_out
 from acls.errors import InputError
 from acls.storage import finite
 
@@ -46,6 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--test", metavar="TEST", help="other predictions of the same model, to show before and after")
     parser.add_argument("--out", metavar="FILE", help="save the recommended calibrator (.safetensors)")
+    add_force(parser)
     parser.add_argument("--folds", type=int, default=5, help="folds of the cross-validation")
     parser.add_argument("--bootstrap", type=int, default=1000, metavar="N", help="resamples for intervals on TEST")
     parser.add_argument("--json", action="store_true", help="print one JSON object, with fractions, not percent")
@@ -72,6 +74,8 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("--folds must be 2 or more, --bootstrap 1 or more")
     if args.out is not None and not args.out.endswith(".safetensors"):
         raise InputError(f"cannot write {args.out}: name a file that ends in .safetensors")
+    if args.out is not None:
+        check_out(args, args.out, "calibrator", args.val, args.test)
     candidates = _fitted(args, calibrators)
     chosen = _recommended(candidates)
     worths, comparisons = _tested(args, candidates) if args.test else ({}, {})

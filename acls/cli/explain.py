@@ -11,6 +11,7 @@ import argparse
 import math
 from typing import TYPE_CHECKING
 
+from acls.cli.output import add_force, check_out
 from acls.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--methods", default="all", help='"paper", "all", or methods as in "CE, ACLS(margin=6)"')
     parser.add_argument("--figure", metavar="FILE", help="draw the paper's Figure 1 to a png, svg or pdf file instead")
     parser.add_argument("--json", action="store_true", help="print one JSON object, by method")
+    add_force(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -45,6 +47,7 @@ def run(args: argparse.Namespace) -> None:
     if not 0 <= args.label < len(logits):
         raise InputError(f"--label {args.label}: {len(logits)} logits call for a class from 0 to {len(logits) - 1}")
     if args.figure:
+        check_out(args, args.figure, "figure")
         _draw(args, logits)
         return
     from acls.losses.naming import parse_losses

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from typing import Any
 
-from acls.storage import finite
+from acls.storage import check_output, finite
 
 
 def add_output(parser: argparse.ArgumentParser, *, quiet: str = "no progress bar") -> None:
     """Add --json and --quiet."""
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     parser.add_argument("--quiet", action="store_true", help=quiet)
+
+
+def add_force(parser: argparse.ArgumentParser) -> None:
+    """Add --force, for commands that write a file where they are asked to."""
+    parser.add_argument("--force", action="store_true", help="replace a file that acls did not write")
+
+
+def check_out(args: argparse.Namespace, path: str | os.PathLike[str], kind: str, *inputs: Any) -> None:
+    """Raise, before any work, where the command must not write a file: see `acls.storage.check_output`."""
+    check_output(path, kind, inputs=[one for one in inputs if one is not None], force=args.force)
 
 
 def say(args: argparse.Namespace, told: Any, *lines: str) -> None:

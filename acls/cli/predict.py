@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from acls.cli.output import add_output, say
+from acls.cli.output import add_force, add_output, check_out, say
 from acls.cli.settings import add_settings, settings_of
 from acls.data import DataOptions
 from acls.errors import InputError
@@ -24,6 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument("source", metavar="RUN|CHECKPOINT", help="folder of a run, or a weights file in it")
     parser.add_argument("--out", required=True, metavar="FILE", help=".safetensors, .npz or .parquet")
+    add_force(parser)
     parser.add_argument("--part", choices=("train", "val", "test"), default="test", help="which part of the data")
     parser.add_argument(
         "--mc-samples", type=int, metavar="T", help="average T passes with dropout (default: as the run's recipe says)"
@@ -43,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
     path = Path(args.source)
     if not path.exists():
         raise InputError(f"there is no run or checkpoint {path}")
+    check_out(args, args.out, "predictions", path)
     _, recipe = open_run(path if path.is_dir() else path.parent)
     given = {name.removeprefix("data."): value for name, value in settings_of(args).items()}
     data = override(recipe.data, given)

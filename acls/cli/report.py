@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from acls.cli.inputs import NAMES, add_columns, models_of
+from acls.cli.output import add_force, check_out
 from acls.errors import InputError
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--out", metavar="FILE", help="the page (default: report.html, in the folder where there is one)"
     )
     parser.add_argument("--open", action="store_true", help="show the page in the browser")
+    add_force(parser)
     parser.add_argument("--title", help="heading of the page")
     parser.add_argument("--figures", metavar="DIR", help="also write every figure into this folder")
     parser.add_argument("--format", choices=FORMATS, default="png", help="of the figures")
@@ -65,8 +67,9 @@ def run(args: argparse.Namespace) -> int:
     from acls.report.results import marks_of, signs
     from acls.report.tables import paragraph
 
-    subjects = _subjects(args)
     page = Path(args.out) if args.out else _default_page(args.files)
+    check_out(args, page, "page", *args.files, args.images)
+    subjects = _subjects(args)
     ranked = rank_subjects(subjects) if args.bootstrap else []
     write(subjects, page, title=args.title, ranked=ranked)
     figures = _draw(args, subjects)
@@ -120,4 +123,4 @@ def _draw(args: argparse.Namespace, subjects: list[Subject]) -> list[Path]:
         return []
     from acls.report.gallery import write_figures
 
-    return write_figures(subjects, args.figures, args.format)
+    return write_figures(subjects, args.figures, args.format, force=args.force)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from acls.errors import InputError, suggest
-from acls.options import Leaf, leaves, override, show_kind
+from acls.options import Leaf, leaves, override
 from acls.recipes import Recipe
 
 # What one says most often, in fewer letters.
@@ -34,7 +34,7 @@ def add_settings(parser: argparse.ArgumentParser, known: Mapping[str, Leaf], sho
         group = groups.setdefault(section, parser.add_argument_group(f"settings: {section}"))
         flags = [f"--{by_long[name]}"] if name in by_long else []
         flags += dict.fromkeys([f"--{name.replace('_', '-')}", f"--{name}"])
-        text = f"{leaf.help} ({'|'.join(leaf.choices) if leaf.choices else show_kind(leaf.kind)})".replace("%", "%%")
+        text = f"{leaf.help} ({leaf.show()})".replace("%", "%%")
         # A switch needs no value: --compile is --compile true.
         value: dict[str, Any] = {"nargs": "?", "const": "true"} if leaf.kind is bool else {}
         metavar = name.split(".")[-1].upper()
@@ -92,7 +92,7 @@ def read_field(kind: Any, name: str, text: str) -> Any:
         return text
     if name == "class_weight":
         hint = tuple[float, ...]
-    return read(text, Leaf(f"loss.{name}", hint, "", ()))
+    return read(text, Leaf(f"loss.{name}", hint, ""))
 
 
 def _pairs(rest: Sequence[str]) -> Iterable[tuple[str, str]]:

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from acls.cli.output import add_force, check_out
 from acls.cli.settings import add_settings, settings_of
 from acls.data import DataOptions
 from acls.errors import InputError
@@ -41,6 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=int, metavar="N", help="only so many test images, drawn at random")
     parser.add_argument("--seed", type=int, default=0, help="of the corruptions and the draw")
     parser.add_argument("--figure", metavar="FILE", help="draw ECE over severity: .png, .svg or .pdf")
+    add_force(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object, with fractions, not percent")
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     parser.add_argument("--quiet", action="store_true", help="no progress")
@@ -75,6 +77,7 @@ def run(args: argparse.Namespace) -> int:
         from acls.report.figures.style import form_of
 
         form_of(args.figure)  # before the work, which takes long
+        check_out(args, args.figure, "figure", args.source)
     names = list(CORRUPTIONS) if args.corruptions == "all" else [name.strip() for name in args.corruptions.split(",")]
     found = of_model(
         args.source,

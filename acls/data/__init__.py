@@ -58,31 +58,41 @@ class DataOptions:
     name: str = option("digits", "data set", choices=tuple(CATALOGUE))
     root: str | None = option(None, "folder, or zip file, that holds the data set")
     download: bool = option(False, "fetch the data set into root if it is not there")
-    val: float = option(0.1, "share of the training samples held out for validation")
+    val: float = option(0.1, "share of the training samples held out for validation", within="[0, 1)")
     split: str = option(
         "stratified", "how the held-out samples are drawn: by class, or from all", choices=("stratified", "shuffled")
     )
-    split_seed: int = option(1, "seed of the split; it does not change with the run's seed")
-    n_train: int | None = option(None, "use only so many training samples, by class in proportion; none for all")
-    n_samples: int = option(2000, "how many samples the synthetic data sets draw")
+    split_seed: int = option(
+        1, "seed of the split; it does not change with the run's seed", within="[0, 9223372036854775807]"
+    )
+    n_train: int | None = option(
+        None, "use only so many training samples, by class in proportion; none for all", within="[1, inf)"
+    )
+    n_samples: int = option(2000, "how many samples the synthetic data sets draw", within="[20, inf)")
     train_list: str = option("train", "VOC's list of training images: train, or trainaug for the augmented 10,582")
     halve: bool = option(False, "VOC: validate on one half of its validation images, test on the other")
-    size: int | None = option(None, "side of the square images that the network gets; none for the data set's own")
+    size: int | None = option(
+        None, "side of the square images that the network gets; none for the data set's own", within="[1, inf)"
+    )
     memory: bool = option(True, "keep decoded images in memory, augmented by the batch; false to read files as needed")
-    pad: int = option(0, "random crops after padding by so many pixels")
+    pad: int = option(0, "random crops after padding by so many pixels", within="[0, inf)")
     flip: bool = option(False, "random horizontal flips")
-    jitter: float = option(0.0, "random change of brightness and contrast, up to this share")
-    erase: float = option(0.0, "probability that a random box of the image is replaced by noise")
-    scale: float = option(1.0, "smallest share of the area that a random resized crop takes; 1 for no such crop")
+    jitter: float = option(0.0, "random change of brightness and contrast, up to this share", within="[0, 1]")
+    erase: float = option(0.0, "probability that a random box of the image is replaced by noise", within="[0, 1]")
+    scale: float = option(
+        1.0, "smallest share of the area that a random resized crop takes; 1 for no such crop", within="(0, 1]"
+    )
     normalise: str = option(
         "none",
         "whose mean and deviation normalise the pixels",
         choices=("none", "cifar10", "cifar100", "imagenet"),
     )
     mix: str = option("none", "mix the images of a batch, and their labels", choices=("none", "cutmix", "mixup"))
-    mix_alpha: float = option(1.0, "both parameters of the Beta distribution that the share of the mix is drawn from")
-    mix_prob: float = option(0.5, "share of the batches that are mixed")
-    workers: int = option(0, "processes that read files; images in memory need none")
+    mix_alpha: float = option(
+        1.0, "both parameters of the Beta distribution that the share of the mix is drawn from", within="(0, inf)"
+    )
+    mix_prob: float = option(0.5, "share of the batches that are mixed", within="[0, 1]")
+    workers: int = option(0, "processes that read files; images in memory need none", within="[0, inf)")
 
 
 def load(options: DataOptions, *, seed: int = 1) -> Data:

@@ -41,7 +41,7 @@ class ModelOptions:
 
     name: str = option("small_cnn", "network: one of `acls recipes --models`, or timm/NAME for any of timm's")
     stem: str = option("cifar", "first layers of resnet18 to 101", choices=("cifar", "tiny", "imagenet"))
-    dropout: float = option(0.0, "dropout before the last layer; also what MC dropout draws from")
+    dropout: float = option(0.0, "dropout before the last layer; also what MC dropout draws from", within="[0, 1)")
     pretrained: bool = option(False, "start from ImageNet weights, fetched if they are not on this machine")
     weights: str | None = option(None, "start from the weights of this file: .safetensors, .pt, .pth or .th")
 

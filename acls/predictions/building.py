@@ -15,6 +15,7 @@ from acls.predictions.columns import Layout
 from acls.predictions.core import Predictions
 from acls.predictions.files import Array
 from acls.shapes import IGNORE_INDEX
+from acls.storage import CHECKSUMS
 
 
 @dataclass
@@ -49,7 +50,7 @@ class Builder:
         images = len(columns["labels"])
         _flatten_maps(columns, self.images, where)
         self.images += images
-        rest = {key: value for key, value in meta.items() if key != "group_names"}
+        rest = {key: value for key, value in meta.items() if key not in ("group_names", "acls", CHECKSUMS)}
         try:
             return Predictions(kind=layout.kind, group_names=tuple(self.names["group"]), meta=rest, **columns)
         except InputError as error:

@@ -17,6 +17,8 @@ from acls.predictions.core import Predictions
 from acls.predictions.tables import META_KEY
 from acls.storage import atomic_write, save_tensors
 
+_MARK = {"acls": "predictions"}
+"""By which acls knows its own files, and may replace them: see `acls.storage.MARKS`."""
 ROW_GROUP = 1 << 21
 """Scores in a row group of a parquet file: 8 MB of float32."""
 
@@ -38,14 +40,13 @@ def _save_npz(path: Path, p: Predictions) -> None:
     arrays = {name: column.numpy() for name, column in _columns(p).items()}
     if p.group is not None and p.group_names:
         arrays["group"] = np.array(p.group_names)[arrays["group"]]
-    if p.meta:
-        arrays["meta"] = np.array(json.dumps(p.meta))
+    arrays["meta"] = np.array(json.dumps({**_MARK, **p.meta}))
     with atomic_write(path) as temporary:
         np.savez(temporary, **arrays)  # type: ignore[arg-type]
 
 
 def _save_safetensors(path: Path, p: Predictions) -> None:
-    meta = dict(p.meta)
+    meta = {**p.meta, **_MARK}
     if p.group_names:
         meta["group_names"] = json.dumps(p.group_names)
     save_tensors(path, _columns(p, keep_brain_float=True), meta)
@@ -81,7 +82,7 @@ def _arrow_table(p: Predictions, arrow: Any) -> Any:
             )
         else:
             columns[name] = arrow.array(values)
-    return arrow.table(columns).replace_schema_metadata({META_KEY: json.dumps(p.meta)})
+    return arrow.table(columns).replace_schema_metadata({META_KEY: json.dumps({**_MARK, **p.meta})})
 
 
 def _columns(p: Predictions, *, keep_brain_float: bool = False) -> dict[str, Tensor]:

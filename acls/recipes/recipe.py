@@ -34,13 +34,13 @@ class OptimOptions:
     """The optimiser."""
 
     name: str = option("sgd", "optimiser", choices=("sgd", "adamw"))
-    lr: float = option(0.1, "learning rate at the start, or after the warm-up")
-    momentum: float = option(0.9, "momentum of sgd")
+    lr: float = option(0.1, "learning rate at the start, or after the warm-up", within="[0, inf)")
+    momentum: float = option(0.9, "momentum of sgd", within="[0, 1)")
     nesterov: bool = option(False, "Nesterov's momentum in sgd")
-    beta1: float = option(0.9, "decay of adamw's first moment")
-    beta2: float = option(0.999, "decay of adamw's second moment")
-    eps: float = option(1e-8, "adamw's epsilon")
-    weight_decay: float = option(5e-4, "weight decay")
+    beta1: float = option(0.9, "decay of adamw's first moment", within="[0, 1)")
+    beta2: float = option(0.999, "decay of adamw's second moment", within="[0, 1)")
+    eps: float = option(1e-8, "adamw's epsilon", within="(0, inf)")
+    weight_decay: float = option(5e-4, "weight decay", within="[0, inf)")
     decay_all: bool = option(True, "decay biases and normalisation weights too")
 
 
@@ -49,11 +49,13 @@ class ScheduleOptions:
     """How the learning rate moves, a step an epoch."""
 
     name: str = option("steps", "shape", choices=("steps", "cosine", "constant"))
-    milestones: tuple[int, ...] = option((), "epochs, from 0, at which steps multiplies by the factor")
-    factor: float = option(0.1, "what steps multiplies by")
-    warmup: int = option(0, "epochs of linear rise before the rest of the schedule")
-    warmup_lr: float = option(0.0, "learning rate at the start of the warm-up")
-    min_lr: float = option(0.0, "where cosine ends")
+    milestones: tuple[int, ...] = option(
+        (), "epochs, from 0, at which steps multiplies by the factor", within="[0, inf)"
+    )
+    factor: float = option(0.1, "what steps multiplies by", within="[0, inf)")
+    warmup: int = option(0, "epochs of linear rise before the rest of the schedule", within="[0, inf)")
+    warmup_lr: float = option(0.0, "learning rate at the start of the warm-up", within="[0, inf)")
+    min_lr: float = option(0.0, "where cosine ends", within="[0, inf)")
 
     def rate(self, lr: float, epoch: int, epochs: int) -> float:
         """The learning rate of an epoch (from 0): a function of its number, so that there is no state to save."""
@@ -77,27 +79,41 @@ class Recipe:
     loss: LossOptions = field(default_factory=LossOptions)
     optim: OptimOptions = field(default_factory=OptimOptions)
     schedule: ScheduleOptions = field(default_factory=ScheduleOptions)
-    epochs: int = option(10, "passes over the training samples")
-    batch: int = option(128, "samples that an optimiser step sees, over all processes")
+    epochs: int = option(10, "passes over the training samples", within="[1, inf)")
+    batch: int = option(128, "samples that an optimiser step sees, over all processes", within="[1, inf)")
     drop_last: bool = option(False, "leave out the last batch of an epoch where it is smaller")
-    accumulate: int = option(1, "parts that a batch is worked off in, to save memory; the step stays the same")
-    eval_batch: int = option(256, "samples of a batch in evaluation")
-    clip: float | None = option(2.0, "largest norm of the gradient; none for no limit")
-    ema: float = option(0.0, "decay of an average of the weights, which is then what is evaluated; 0 for none")
-    select: str = option("accuracy", "number on the validation part that chooses the best checkpoint")
-    patience: int | None = option(None, "stop after so many epochs without a better one; none for never")
-    save_every: int = option(0, "also save the state to resume from after so many steps; 0 for epoch ends only")
-    limit_batches: int | None = option(None, "at most so many batches of each part an epoch, for trying out")
-    log: tuple[str, ...] = option(
-        ("tensorboard",), "where numbers go beside metrics.csv: tensorboard, wandb:PROJECT, mlflow:EXPERIMENT"
+    accumulate: int = option(
+        1, "parts that a batch is worked off in, to save memory; the step stays the same", within="[1, inf)"
     )
-    passes: int = option(0, "passes with dropout that the final predictions average (MC dropout); 0 for one without")
-    pixels: int = option(1000, "labelled pixels of each image that saved predictions of segmentation hold")
-    seed: int = option(1, "seed of the weights, of the order of samples and of their augmentation")
+    eval_batch: int = option(256, "samples of a batch in evaluation", within="[1, inf)")
+    clip: float | None = option(2.0, "largest norm of the gradient; none for no limit", within="(0, inf)")
+    ema: float = option(
+        0.0, "decay of an average of the weights, which is then what is evaluated; 0 for none", within="[0, 1)"
+    )
+    select: str = option("accuracy", "number on the validation part that chooses the best checkpoint")
+    patience: int | None = option(
+        None, "stop after so many epochs without a better one; none for never", within="[1, inf)"
+    )
+    save_every: int = option(
+        0, "also save the state to resume from after so many steps; 0 for epoch ends only", within="[0, inf)"
+    )
+    limit_batches: int | None = option(
+        None, "at most so many batches of each part an epoch, for trying out", within="[1, inf)"
+    )
+    log: tuple[str, ...] = option(("tensorboard",), "where numbers go beside metrics.csv: tensorboard, wandb, mlflow")
+    passes: int = option(
+        0, "passes with dropout that the final predictions average (MC dropout); 0 for one without", within="[0, inf)"
+    )
+    pixels: int = option(
+        1000, "labelled pixels of each image that saved predictions of segmentation hold", within="[1, inf)"
+    )
+    seed: int = option(
+        1, "seed of the weights, of the order of samples and of their augmentation", within="[0, 9223372036854775807]"
+    )
     precision: str = option("fp32", "number format of the network's arithmetic", choices=("fp32", "bf16", "fp16"))
     accelerator: str = option("auto", "where to compute", choices=("auto", "cpu", "cuda", "mps"))
-    devices: int = option(1, "devices, or processes on a CPU, of each machine")
-    nodes: int = option(1, "machines; start one process group on each, as with torchrun")
+    devices: int = option(1, "devices, or processes on a CPU, of each machine", within="[1, inf)")
+    nodes: int = option(1, "machines; start one process group on each, as with torchrun", within="[1, inf)")
     compile: bool = option(False, "compile the network: slow to start, faster on a GPU")
 
 

@@ -12,18 +12,25 @@ from acls.report.figures.style import canvas, save
 from acls.report.page.subjects import AS_IS, State, Subject, lines
 from acls.report.page.words import by_method
 from acls.report.results import number
+from acls.storage import check_output
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def write_figures(subjects: Sequence[Subject], folder: str | Path, form: str = "png") -> list[Path]:
-    """Write the figures of the networks, one by one and together, as png, svg or pdf; return their files."""
+def write_figures(
+    subjects: Sequence[Subject], folder: str | Path, form: str = "png", *, force: bool = True
+) -> list[Path]:
+    """Write the figures of the networks, one by one and together, as png, svg or pdf; return their files.
+
+    Without ``force`` a file that acls did not write is not replaced.
+    """
     folder = Path(folder)
     written = []
 
     def keep(figure: Figure, name: str) -> None:
         path = folder / f"{name}.{form}"
+        check_output(path, "figure", force=force)
         save(figure, path)
         written.append(path)
 

@@ -20,6 +20,7 @@ from acls.data.parts import Batch, Data, Draw, Part, batches, in_order
 from acls.errors import InputError
 from acls.losses import REGISTRY, Loss, make_loss
 from acls.models import build_model
+from acls.options import check
 from acls.recipes import LossOptions, OptimOptions, Recipe
 from acls.train.loggers import check_loggers
 from acls.train.precision import make_fabric
@@ -178,19 +179,7 @@ def build_optimizer(options: OptimOptions, model: nn.Module) -> torch.optim.Opti
 
 
 def _check(recipe: Recipe, data: Data) -> None:
-    for name in ("epochs", "batch", "accumulate", "eval_batch", "devices", "nodes"):
-        if getattr(recipe, name) < 1:
-            raise InputError(f"{name} is {getattr(recipe, name)}, but at least 1 is called for")
-    for name in ("limit_batches", "patience", "pixels"):
-        value = getattr(recipe, name)
-        if value is not None and value < 1:
-            raise InputError(f"{name} is {value}, but at least 1 is called for, or none")
-    if not 0 <= recipe.ema < 1:
-        raise InputError(f"ema is {recipe.ema}, but a decay from 0 to below 1 is called for")
-    if recipe.clip is not None and recipe.clip <= 0:
-        raise InputError(f"clip is {recipe.clip}, but a norm above 0 is called for, or none")
-    if recipe.optim.lr < 0:
-        raise InputError(f"optim.lr is {recipe.optim.lr}, but a rate is not negative")
+    check(recipe)
     check_select(recipe.select, segmentation=data.segmentation)
     check_loggers(recipe.log)
     if recipe.passes and not recipe.model.dropout:

@@ -396,6 +396,6 @@ def test_a_file_from_the_library_itself_is_plain_for_others(tmp_path):
     p.save(tmp_path / "p.npz")
     with np.load(tmp_path / "p.npz", allow_pickle=False) as arrays:
         assert sorted(arrays) == ["group", "labels", "logits", "meta"]
-        assert json.loads(str(arrays["meta"])) == p.meta
+        assert json.loads(str(arrays["meta"])) == {"acls": "predictions", **p.meta}
     p.save(tmp_path / "p.parquet")
     assert re.match("fixed_size_list", str(pq.read_schema(tmp_path / "p.parquet").field("logits").type))

@@ -78,7 +78,7 @@ def test_recipes_are_listed_and_shown(capsys, tmp_path):
         (["digits_cnn", "--loss.margn", "1"], "ACLS has no field 'margn': did you mean 'margin'"),
         (["digits_cnn", "--loss", "acl", "--loss.margin", "1"], "no loss 'acl': did you mean 'ACLS'"),
         (["digits_cnn", "--loss", "acl"], "no loss 'acl': did you mean 'ACLS'"),
-        (["digits_cnn", "--loss.margin", "wide"], "loss.margin is a number, but 'wide' came"),
+        (["digits_cnn", "--loss.margin", "wide"], "loss.margin: expected a number, got 'wide'"),
         (["digits_cnn", "--loss.margin"], "--loss.margin needs a value"),
         (["digits_cnn", "--model", "resnet_20"], "no model 'resnet_20'"),
         (["digits_cnn", "--batch", "0"], "batch is 0, but at least 1"),

@@ -71,7 +71,12 @@ def form_of(path: str | Path) -> str:
 def save(figure: Figure, path: str | Path) -> None:
     """Write a figure as the file's ending says; the same figure gives the same bytes."""
     path, form = Path(path), form_of(path)
-    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
+    # Without a date; and with the mark by which acls knows its own figures, and may replace them.
+    about = {
+        "png": {"Software": "acls figure"},
+        "svg": {"Creator": "acls figure", "Date": None},
+        "pdf": {"Creator": "acls figure", "CreationDate": None},
+    }[form]
     matplotlib = require("matplotlib", extra="plot")
     with atomic_write(path) as temporary, matplotlib.rc_context({"svg.hashsalt": "acls"}):
-        figure.savefig(temporary, format=form, dpi=200, metadata=undated)
+        figure.savefig(temporary, format=form, dpi=200, metadata=about)
