@@ -1,0 +1,159 @@
+"""From confidences to a decision: accept what is confident enough, with a bound on how much of it is wrong."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from acls.errors import InputError
+
+LEVEL = 0.95
+FEWEST_UNITS = 30
+"""Images, or other units of samples that belong together, below which their variance is not known well enough."""
+_RATIO = 1.1  # how much more each threshold accepts than the one before
+_STARTS = 8  # one threshold in eight, which accepts about twice as many as the last such one, is tested in any case
+_LEAST = 50  # no threshold accepts less than this fraction of all samples, 1 / 50
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Accept predictions at or above ``threshold``: at most ``max_error`` of those are wrong, at confidence ``level``.
+
+    The threshold is None where no threshold has that bound with these samples; then nothing is accepted.
+    """
+
+    threshold: float | None
+    accepted: int
+    wrong: int
+    """Errors among the accepted samples."""
+    n: int
+    max_error: float
+    level: float = LEVEL
+
+    @property
+    def share(self) -> float:
+        """The fraction of the samples that is accepted."""
+        return self.accepted / self.n
+
+    def __str__(self) -> str:
+        bound = f"{100 * self.level:g} % bound"
+        if self.threshold is None:
+            return (
+                f"Accept nothing automatically: with n = {self.n} no threshold has an error of at most "
+                f"{100 * self.max_error:g} % ({bound}). That takes more labelled samples, a larger error, or a better "
+                "model."
+            )
+        digits = max(2, 2 - math.floor(math.log10(max(1 - self.threshold, 1e-15))))
+        return (
+            f"Accept automatically at or above {self.threshold:.{digits}f}: {100 * self.share:.0f} % of the cases, at "
+            f"most {100 * self.max_error:g} % of them wrong ({bound}; here {self.wrong} of {self.accepted})."
+        )
+
+
+def decide(
+    confidence: Tensor, correct: Tensor, *, max_error: float, level: float = LEVEL, unit: Tensor | None = None
+) -> Decision:
+    """The threshold that accepts most while at most ``max_error`` of the accepted are wrong, at confidence ``level``.
+
+    ``confidence`` and ``correct`` have shape ``(n,)``. ``unit`` says which samples belong together, as pixels of one
+    image do; without it samples are independent. What was used to choose the threshold also bounds its error, so the
+    bound holds for many thresholds at once: they are tested from strict to lenient, the error probability 1 - level
+    shared out among a few of them, and what a rejection has used passes on to the next (the fallback procedure of
+    Wiens, Pharmaceutical Statistics 2003). Each test is the exact binomial one (Clopper and Pearson 1934); for units,
+    of the number of independent samples with the same variance, from `FEWEST_UNITS` units on.
+
+    >>> confidence = torch.linspace(0, 1, 1000)
+    >>> decide(confidence, confidence > 0.3, max_error=0.02).accepted
+    677
+    """
+    if confidence.shape != correct.shape or confidence.dim() != 1:
+        raise InputError(
+            f"expected confidence and correct of one shape (n,), got {tuple(confidence.shape)} and "
+            f"{tuple(correct.shape)}"
+        )
+    value, order = confidence.double().cpu().sort(descending=True)
+    wrong = (~correct.bool().cpu()[order]).double()
+    if unit is None:
+        return decide_cells(value, torch.ones_like(wrong)[None], wrong[None], max_error=max_error, level=level)
+    names, place = unit.cpu()[order].unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    kept = _ranks(len(value), max_error, level, independent=False)
+    bucket = torch.searchsorted(torch.tensor(kept), torch.arange(1, len(value) + 1))
+    index = place * len(kept) + bucket
+    count, errors = (
+        torch.bincount(index, weights=part, minlength=len(names) * len(kept)).view(len(names), len(kept))
+        for part in (torch.ones_like(wrong), wrong)
+    )
+    return decide_cells(value[torch.tensor(kept) - 1], count, errors, max_error=max_error, level=level)
+
+
+def decide_cells(lower: Tensor, count: Tensor, wrong: Tensor, *, max_error: float, level: float = LEVEL) -> Decision:
+    """`decide` for samples counted in cells, of descending ``lower`` confidence: ``count`` and ``wrong`` are (U, G).
+
+    U is the number of independent units; 1 where every sample is independent.
+    """
+    if not (0 < max_error < 1 and 0 < level < 1):
+        raise InputError(f"expected max_error and level between 0 and 1, got {max_error} and {level}")
+    n, independent = int(count.sum()), count.shape[0] == 1
+    if n == 0:
+        raise InputError("expected at least one labelled sample to choose a threshold, got none")
+    # A cell that ties with the next, or holds nothing, is no place to cut.
+    last = torch.cat([lower[1:] < lower[:-1], torch.ones(1, dtype=torch.bool)])
+    held = count.sum(0).cumsum(0)
+    ranks = held.new_tensor(_ranks(n, max_error, level, independent=independent))
+    cuts = torch.searchsorted(held[last], ranks).clamp(max=int(last.sum()) - 1).unique()  # type: ignore[no-untyped-call]
+    cuts = last.nonzero()[:, 0][cuts]
+    accepted, errors = (part.cumsum(1)[:, cuts] for part in (count, wrong))
+    if not independent and int((count.sum(1) > 0).sum()) < FEWEST_UNITS:
+        return Decision(None, 0, 0, n, max_error, level)
+    p = _binomial(*((errors[0], accepted[0]) if independent else _effective(errors, accepted)), max_error)
+    best, carried, starts = None, 0.0, math.ceil(len(cuts) / _STARTS)
+    for place, value in enumerate(p.tolist()):
+        allowed = carried + ((1 - level) / starts if place % _STARTS == 0 else 0.0)
+        carried = allowed if value <= allowed else 0.0
+        best = place if carried else best
+    if best is None:
+        return Decision(None, 0, 0, n, max_error, level)
+    total = [int(part[:, best].sum().round()) for part in (accepted, errors)]
+    return Decision(float(lower[cuts[best]]), total[0], total[1], n, max_error, level)
+
+
+def _ranks(n: int, max_error: float, level: float, *, independent: bool) -> list[int]:
+    """How many samples each threshold accepts: from the fewest that could pass with an error, each a tenth more."""
+    fewest = 1.6 * math.log(1 - level) / math.log(1 - max_error) if independent else 1.0
+    rank, found = max(fewest, n / _LEAST), [n]
+    while rank < n:
+        found.append(math.ceil(rank))
+        rank *= _RATIO
+    return sorted(set(found))
+
+
+def _binomial(wrong: Tensor, count: Tensor, rate: float) -> Tensor:
+    """P(at most ``wrong`` errors among ``count`` samples), each wrong with probability ``rate``; 1 above the mean."""
+    found = []
+    for w, m in zip(wrong.round().tolist(), count.tolist(), strict=True):
+        if w > m * rate:
+            found.append(wrong.new_tensor(1.0))
+            continue
+        # Below the mean, terms fall so fast that those beyond 40 standard deviations count for nothing.
+        k = torch.arange(max(0, math.floor(w - 40 * math.sqrt(m * rate)) - 40), w + 1, dtype=torch.float64)
+        ways = math.lgamma(m + 1) - torch.lgamma(k + 1) - torch.lgamma(m - k + 1)
+        found.append(torch.logsumexp(ways + k * math.log(rate) + (m - k) * math.log1p(-rate), 0).exp())
+    return torch.stack(found)
+
+
+def _effective(wrong: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    """Errors and samples of units, as so many independent samples as would have the same variance, rounded up and down.
+
+    With error rate p = Σ wrong / Σ count these are p (1 - p) / var(p) samples, the variance between units, and fewer by
+    (U - 3) / (U - 1) as that is estimated; U samples where there is no error (Korn and Graubard, Survey Methodology
+    1998).
+    """
+    units = wrong.shape[0]
+    m, p = count.sum(0), wrong.sum(0) / count.sum(0)
+    variance = ((wrong - p * count) ** 2).sum(0) * units / (units - 1) / m**2
+    effective = torch.where(p > 0, p * (1 - p) / variance * (units - 3) / (units - 1), float(units))
+    effective = torch.minimum(effective, m).floor()
+    return (p * effective).ceil(), effective
