@@ -1,10 +1,14 @@
-# `make demo` and `make test` need Python 3.10+, make and pip; everything else they install into .venv.
+# `make demo` and `make test` need Python 3.11+, make and pip; everything else they install into .venv, in the versions of
+# constraints.txt. `make matrix` needs uv and the interpreters.
 PYTHON ?= python3
 BIN := .venv/bin
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test lint types slow bench results docs clean
+PYTHONS ?= 3.11 3.12 3.13
+TESTS ?= tests
+
+.PHONY: help demo test lint types slow matrix bench results docs clean
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
@@ -34,6 +38,18 @@ test: lint types  ## lint, types and the whole suite but the slow tests
 
 slow: .venv/test-installed  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
+
+# Name of the environment, Python, which versions.
+define TRY
+uv venv --quiet --clear --python $(2) build/matrix/$(1)
+uv pip install --quiet --python build/matrix/$(1) --resolution $(3) -e '.[all,test,wandb,mlflow]'
+build/matrix/$(1)/bin/python -m pytest $(TESTS)
+
+endef
+
+matrix:  ## the suite with the lowest declared versions, then on each Python with the newest; by uv
+	$(call TRY,lowest,$(firstword $(PYTHONS)),lowest-direct)
+	$(foreach python,$(PYTHONS),$(call TRY,$(python),$(python),highest))
 
 bench: .venv/test-installed  ## ratios against the peers, in one run
 	for script in $(filter-out benchmarks/timing.py benchmarks/memory.py,$(wildcard benchmarks/*.py)); do \

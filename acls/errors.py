@@ -7,6 +7,9 @@ import importlib
 from collections.abc import Iterable
 from types import ModuleType
 
+DISTRIBUTION = "torch-acls"
+"""What pip installs; `acls` is the name to import."""
+
 
 class InputError(ValueError):
     """What the user passed cannot be used; the message says why and what to pass instead.
@@ -40,4 +43,9 @@ def require(module: str, *, extra: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not module.startswith(error.name):
             raise
-        raise MissingExtra(f"this needs {error.name}, which is not installed: pip install 'acls[{extra}]'") from error
+        raise missing(error.name, extra) from error
+
+
+def missing(library: str, extra: str) -> MissingExtra:
+    """The error for a library that is not installed, with the command that installs it."""
+    return MissingExtra(f"this needs {library}, which is not installed: pip install '{DISTRIBUTION}[{extra}]'")

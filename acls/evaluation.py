@@ -16,6 +16,7 @@ from acls.metrics import Suite
 from acls.metrics.batch import Batch
 from acls.metrics.bins import BINS
 from acls.metrics.blocks import BLOCKS, Blocks
+from acls.metrics.catalogue import metric, names
 from acls.metrics.intervals import (
     REPLICATES,
     Comparison,
@@ -35,7 +36,7 @@ from acls.storage import finite
 
 S = TypeVar("S", bound=Tally)
 
-METRICS = ("accuracy", "nll", "brier", "ece", "aece", "classwise_ece", "mce", "rmsce", "ks", "smece")
+METRICS = tuple(name for name in names(3) if metric(name).needs != "maps")
 """What is reported, in this order; what triples cannot tell is left out."""
 
 FEW_GROUPS = 8

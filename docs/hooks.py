@@ -7,7 +7,7 @@ from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
-from pages import calibrators, commands, methods, protocols
+from pages import calibrators, catalogue, commands, methods, protocols
 
 SECTIONS = {"methods": methods.navigation, "calibrators": calibrators.navigation}
 
@@ -34,5 +34,5 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Fill in the table of protocols where a page asks for it."""
-    return markdown.replace(protocols.PLACE, protocols.table())
+    """Fill in the tables of metrics and of protocols where a page asks for them."""
+    return markdown.replace(protocols.PLACE, protocols.table()).replace(catalogue.PLACE, catalogue.table())

@@ -1,6 +1,6 @@
 """Lightning: a loss of acls in the module, and a callback that logs calibration each epoch.
 
-Run: python examples/lightning_module.py      Needs: pip install 'acls[lightning,sklearn]'
+Run: python examples/lightning_module.py      Needs: pip install 'torch-acls[lightning,sklearn]'
 """
 
 import torch

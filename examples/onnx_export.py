@@ -1,6 +1,6 @@
 """Into production: the temperature folded into the last layer, or model and calibrator as one ONNX file.
 
-Run: python examples/onnx_export.py      Needs: pip install 'acls[export,io]'
+Run: python examples/onnx_export.py      Needs: pip install 'torch-acls[export,io]'
 """
 
 import torch

@@ -1,6 +1,6 @@
 """A plain PyTorch loop with ACLS: one line differs from cross-entropy. Then measure, with noise floor, and fix.
 
-Run: python examples/plain_loop.py      Needs: pip install 'acls[sklearn]', for the images
+Run: python examples/plain_loop.py      Needs: pip install 'torch-acls[sklearn]', for the images
 """
 
 import torch

@@ -25,5 +25,5 @@ for name in ("Temperature", "Vector", "Isotonic"):
 
 # Is it worth it? Judged by cross-validation on the validation data alone.
 print(judge(acls.Temperature(), val.scores, val.labels).why)
-acls.Temperature().fit(val.scores, val.labels).save("temperature.safetensors")  # needs: pip install 'acls[io]'
+acls.Temperature().fit(val.scores, val.labels).save("temperature.safetensors")  # needs: pip install 'torch-acls[io]'
 print("the same by command: acls calibrate post_hoc_val.npz --method Temperature --out temperature.safetensors")

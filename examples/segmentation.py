@@ -1,6 +1,6 @@
 """Segmentation: any network with logits (N, K, H, W); pixels labelled 255 do not count.
 
-Run: python examples/segmentation.py      Needs: pip install 'acls[vision]' segmentation-models-pytorch
+Run: python examples/segmentation.py      Needs: pip install 'torch-acls[vision]' segmentation-models-pytorch
 """
 
 import torch

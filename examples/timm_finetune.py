@@ -1,6 +1,6 @@
 """timm: fine-tune a network with a loss of acls under Mixup, whose labels are soft.
 
-Run: python examples/timm_finetune.py      Needs: pip install 'acls[vision,sklearn]'
+Run: python examples/timm_finetune.py      Needs: pip install 'torch-acls[vision,sklearn]'
 """
 
 import torch

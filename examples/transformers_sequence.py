@@ -1,6 +1,6 @@
 """Transformers: the Trainer with a loss of acls and calibration among its metrics, on a tiny model made here.
 
-Run: python examples/transformers_sequence.py      Needs: pip install 'acls[transformers]'
+Run: python examples/transformers_sequence.py      Needs: pip install 'torch-acls[transformers]'
 """
 
 import tempfile

@@ -8,11 +8,10 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from os import PathLike
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
-from typing_extensions import Self
 
 from acls.calibrators.rows import Batches, Rows, finite
 from acls.calibrators.scores import Score, ScoreTally, tally_scores, uncalibrated

@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import field
 from itertools import islice
+from typing import Self
 
 import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, nll_loss, pad
-from typing_extensions import Self
 
 from acls.calibrators.base import Calibrator, Outcome
 from acls.calibrators.rows import Batches, Rows, codes, finite, sum_over

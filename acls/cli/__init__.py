@@ -8,9 +8,10 @@ from __future__ import annotations
 import argparse
 import errno
 import importlib
+import logging
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import NoReturn
 
 import acls
@@ -44,6 +45,9 @@ examples:
   acls evaluate predictions.npz
   acls explain --logits 9,2,1,-1 --label 0
 """
+
+
+_log = logging.getLogger("acls")
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
@@ -82,6 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 0
     except Exception as error:
+        _log.debug("where it came from", exc_info=True)
         if debug:
             traceback.print_exc()
         code, line = _told(error)
@@ -92,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str], chosen: str | None) -> int:
     if chosen is not None and chosen not in COMMANDS:
         raise InputError(f"there is no command {chosen!r}{suggest(chosen, COMMANDS)}")
-    parser = _parser(chosen)
+    parser = full_parser([chosen])
     args, rest = parser.parse_known_args(arguments)
     args.rest = rest
     if args.rest and not getattr(args, "takes_rest", False):
@@ -100,6 +105,9 @@ def _run(arguments: list[str], chosen: str | None) -> int:
     if args.command is None:
         parser.print_help()
         return 0
+    if args.verbose:
+        logging.basicConfig(format="%(asctime)s %(name)s: %(message)s")
+        _log.setLevel(logging.INFO if args.verbose == 1 else logging.DEBUG)
     return int(args.run(args) or 0)
 
 
@@ -133,19 +141,21 @@ def _name(error: OSError) -> str:
     return errno.errorcode.get(error.errno or 0, "")
 
 
-def _parser(chosen: str | None) -> argparse.ArgumentParser:
+def full_parser(chosen: Container[str | None] = COMMANDS) -> argparse.ArgumentParser:
+    """The parser of all commands; only those ``chosen`` have their options."""
     parser = _Parser(prog="acls", description=acls.__doc__.splitlines()[0], epilog=EXAMPLE, formatter_class=_Formatter)
     parser.add_argument("--version", action="version", version=f"acls {acls.__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error, with any command")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, summary in COMMANDS.items():
-        if name != chosen:
+        if name not in chosen:
             commands.add_parser(name, help=summary, add_help=False)
             continue
         module = importlib.import_module(f"acls.cli.{name}")
         command = commands.add_parser(
             name, help=summary, description=module.__doc__, epilog=module.EXAMPLE, formatter_class=_Formatter
         )
+        command.add_argument("-v", "--verbose", action="count", default=0, help="log what is done; -vv logs more")
         module.configure(command)
         command.set_defaults(run=module.run)
     return parser

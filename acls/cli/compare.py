@@ -43,7 +43,6 @@ DEMO = "digits_cnn"
 METHODS = "CE, LabelSmoothing, Focal, MbLS, CRL, ACLS"
 DEFAULTS = {"methods": METHODS, "seeds": "3", "posthoc": "temperature"}
 """Not in the parser, so that what was given can be told from what was not."""
-COLUMNS = ("accuracy", "miou", "ece", "aece", "nll")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -180,7 +179,9 @@ def _ranked(rows: Sequence[Row], blocks: Callable[[Row], Blocks]) -> list[Ranked
 
 
 def _columns(rows: Sequence[Row]) -> list[str]:
-    return [name for name in COLUMNS if any(name in row.metrics for row in rows)]
+    from acls.metrics.catalogue import names
+
+    return [name for name in names(1) if any(name in row.metrics for row in rows)]
 
 
 def _write_page(folder: Path) -> Path:
@@ -224,16 +225,16 @@ def _show(
 
 
 def _table(rows: Sequence[Row], ranked: Sequence[Ranked]) -> Table:
-    from acls.report.results import marks_of, results_table, with_floor
+    from acls.report.results import marks_of, results_table
 
     columns = _columns(rows)
     columns.insert(columns.index("ece") + 1, "ece_floor")
-    return results_table([with_floor(row) for row in rows], columns, marks=marks_of(ranked))
+    return results_table(rows, columns, marks=marks_of(ranked))
 
 
 def _ranking_table(ranked: Sequence[Ranked]) -> Table:
     from acls.evaluation import show_p
-    from acls.report.metrics import metric
+    from acls.metrics.catalogue import metric
     from acls.report.tables import Table
 
     table = Table(["best by", "post-hoc", "best", "next", "difference", "p"], align="llll")

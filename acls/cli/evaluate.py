@@ -17,7 +17,6 @@ from acls.cli.engines import add_engine, engine_of
 from acls.cli.inputs import NAMES, add_columns, models_of, with_progress
 from acls.cli.output import say
 from acls.errors import InputError
-from acls.report.metrics import metric
 
 if TYPE_CHECKING:
     from acls.evaluation import Evaluation, Worth
@@ -231,6 +230,7 @@ def _show(args: argparse.Namespace, table: Table) -> None:
 
 def _metric_table(worth: Worth) -> Table:
     from acls.evaluation import METRICS
+    from acls.metrics.catalogue import metric
     from acls.report.tables import Table
 
     table = Table(["metric", "value", "95 % interval", "noise floor", "95 % of floors", "n"])
@@ -250,6 +250,7 @@ def _metric_table(worth: Worth) -> Table:
 
 def _protocol_table(measured: dict[str, dict[str, float]]) -> Table:
     from acls.evaluation import METRICS
+    from acls.metrics.catalogue import metric
     from acls.report.tables import Table
 
     names = [name for name in METRICS if any(name in numbers for numbers in measured.values())]
@@ -285,6 +286,7 @@ def _group_table(groups: dict[str, Worth]) -> Table:
 
 def _comparison_table(first: Worth, other: Worth, comparison: dict[str, Comparison]) -> Table:
     from acls.evaluation import METRICS, show_p
+    from acls.metrics.catalogue import metric
     from acls.report.tables import Table
 
     table = Table(["metric", "first", "this", "difference", "95 % interval", "p"])
@@ -341,11 +343,15 @@ def _about_many(groups: dict[str, Worth]) -> str:
 
 
 def _number(name: str, value: float, *, sign: bool = False) -> str:
+    from acls.metrics.catalogue import metric
+
     return metric(name).show(value, sign=sign)
 
 
 def _plain_title(name: str) -> str:
-    return metric(name).title.removesuffix(" %")
+    from acls.metrics.catalogue import metric
+
+    return metric(name).label
 
 
 def _range(name: str, low: float, high: float) -> str:

@@ -90,13 +90,12 @@ def _train(recipe: Recipe | None, args: argparse.Namespace) -> int:
         return 0
     if not args.no_figures:
         _draw(result)
+    from acls.metrics.catalogue import metric, names
+
     lines = []
     for part, numbers in (("validation", result.val), ("test", result.test)):
-        told = [f"accuracy {100 * numbers['accuracy']:.2f} %"]
-        if "miou" in numbers:
-            told.append(f"mIoU {100 * numbers['miou']:.2f} %")
-        told += [f"{name.upper()} {100 * numbers[name]:.2f} %" for name in ("ece", "aece")]
-        lines.append(f"{part:<10}  {'  '.join(told)}  NLL {numbers['nll']:.4f}  n {numbers['n']:,}")
+        told = [metric(name).phrase(numbers[name]) for name in names(1) if name in numbers]
+        lines.append(f"{part:<10}  {'  '.join(told)}  n {numbers['n']:,}")
     found = {"run": str(result.folder), "best_epoch": result.best_epoch, "val": result.val, "test": result.test}
     say(args, found, *lines, f"best epoch {result.best_epoch + 1}; the run is in {result.folder}")
     return 0

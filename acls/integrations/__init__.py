@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from acls.errors import MissingExtra
+from acls.errors import MissingExtra, missing
 from acls.vision import torchvision
 
 
@@ -23,4 +23,4 @@ def importing(package: str, *, extra: str, vision: bool = True) -> Iterator[None
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] != package:
             raise
-        raise MissingExtra(f"this needs {package}, which is not installed: pip install 'acls[{extra}]'") from error
+        raise missing(package, extra) from error

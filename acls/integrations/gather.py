@@ -15,13 +15,14 @@ from acls.data.keyed import uniform
 from acls.errors import InputError
 from acls.metrics import Suite
 from acls.metrics.bins import BINS
+from acls.metrics.catalogue import names
 from acls.metrics.intervals import noise_floor
 from acls.predictions import Predictions
 from acls.shapes import IGNORE_INDEX, flatten
 
 KEEP = 2**26
 """Scores kept for the file and the report: 256 MB of float32, all of ImageNet's validation part."""
-LOGGED = ("accuracy", "ece", "aece", "nll", "brier")
+LOGGED = tuple(names(2))
 """What is logged beside the noise floor of the ECE."""
 _REPLICATES = 100  # the mean is off by about 3 % of itself: enough for a log
 

@@ -178,13 +178,15 @@ class ClasswiseCalibrationError(_SumMetric):
         return torch.tensor(self._counted().ece, device=self.samples.device)
 
     def _counted(self) -> ClasswiseBins:
-        return ClasswiseBins(self.samples, self.probability, self.events)
+        nothing = torch.zeros_like(self.probability)  # what only intervals need
+        return ClasswiseBins(self.samples, self.probability, nothing, self.events, nothing)
 
     def _sums(self, batch: Batch) -> dict[str, Tensor]:
-        return ClasswiseBins.count(batch, self.n_bins).tensors()
+        counted = ClasswiseBins.count(batch, self.n_bins)
+        return {"samples": counted.samples, "probability": counted.probability, "events": counted.events}
 
     def _reliability(self) -> Reliability:
         """All classes' probabilities in one diagram, with the frequency of the class for accuracy."""
         counted = self._counted()
-        samples, probability, events = (part.sum(0) for part in counted.tensors().values())
+        samples, probability, events = (part.sum(0) for part in (counted.samples, counted.probability, counted.events))
         return Bins(samples, probability, events, probability.new_zeros(())).reliability()

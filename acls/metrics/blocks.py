@@ -73,6 +73,15 @@ class Blocks(Tally):
         """How many blocks hold samples."""
         return int((self.cells[..., 0].sum(1) > 0).sum())
 
+    def bin_of_cell(self) -> Tensor:
+        """The bin that each cell lies in."""
+        return _bin_of_cells(self.bins, self.cells)
+
+    def equal_mass_of_cell(self, bins: int) -> Tensor:
+        """The bin of near equal mass that each cell goes to: the one that its middle is in."""
+        count = self.cells[..., 0].sum(0)
+        return ((count.cumsum(0) - count / 2) * (bins / max(self.n, 1))).long().clamp(max=bins - 1)
+
     def totals(self, weights: Tensor | None = None) -> Totals:
         """The sums with each block counted ``weights`` times, ``(R, blocks)``: R sets of sums, by default one."""
         if weights is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -31,6 +32,10 @@ class Cells:
         """The residual of each cell and all below it."""
         return self.residual.cumsum(-1)
 
+    def to(self, device: torch.device | str) -> Cells:
+        """The same on another device, without the edges of the cells."""
+        return Cells(*(part.to(device) for part in (self.count, self.confidence, self.right)))
+
     @cached_property
     def n(self) -> Tensor:
         return self.count.sum(-1)
@@ -55,6 +60,29 @@ def cell_edges(cells: int, device: torch.device | str = "cpu") -> tuple[Tensor, 
     return edges[:-1], edges[1:]
 
 
+def equal_mass_sums(cells: Cells, bins: int, columns: Sequence[Tensor]) -> tuple[list[Tensor], Tensor, Tensor, Tensor]:
+    """Sums of columns over bins of equal mass, ``(..., bins)`` each; then which cells are split, how many of a split
+    cell's samples go left, and which share of them.
+
+    Bins' sizes differ by at most one, larger ones first.
+    """
+    n = cells.n
+    step = torch.arange(1, bins, device=n.device)
+    size, rest = n // bins, n % bins
+    split = step * size[..., None] + torch.minimum(step, rest[..., None])
+    held = cells.count.cumsum(-1)
+    index = torch.searchsorted(held, split).clamp(max=held.shape[-1] - 1)
+    count = cells.count.gather(-1, index)
+    taken = (split - (held.gather(-1, index) - count)).clamp(min=0)
+    share = taken / count.clamp(min=1)
+    sums = []
+    for column in columns:
+        reached = cells.reached if column is cells.residual else column.cumsum(-1)
+        left = reached.gather(-1, index) - column.gather(-1, index) * (1 - share)
+        sums.append(torch.cat([torch.zeros_like(n)[..., None], left, reached[..., -1:]], -1).diff(dim=-1))
+    return sums, index, taken, share
+
+
 def adaptive_ece(cells: Cells, bins: int) -> tuple[Tensor, Tensor]:
     """Calibration error over bins of equal mass, Σ_b |Σ confidence - Σ hits| / n, and its error bound.
 
@@ -66,19 +94,8 @@ def adaptive_ece(cells: Cells, bins: int) -> tuple[Tensor, Tensor]:
     their confidence between what the cell's edges and its sum allow. The largest deviation e enters the two bins beside
     the split, so the error is at most 2 Σ e / n.
     """
-    n = cells.n
-    step = torch.arange(1, bins, device=n.device)
-    size, rest = n // bins, n % bins
-    split = step * size[..., None] + torch.minimum(step, rest[..., None])
-    held = cells.count.cumsum(-1)
-    index = torch.searchsorted(held, split).clamp(max=held.shape[-1] - 1)
-    count = cells.count.gather(-1, index)
-    taken = (split - (held.gather(-1, index) - count)).clamp(min=0)
-    share = taken / count.clamp(min=1)
-    residual = cells.residual.gather(-1, index)
-    reached = cells.reached.gather(-1, index) - residual * (1 - share)
-    zero, total = torch.zeros_like(n)[..., None], cells.reached[..., -1:]
-    gaps = torch.cat([zero, reached, total], -1).diff(dim=-1)
+    (gaps,), index, taken, share = equal_mass_sums(cells, bins, (cells.residual,))
+    n, count = cells.n, cells.count.gather(-1, index)
     value = gaps.abs().sum(-1) / n
     if cells.lower is None or cells.upper is None:
         return value, torch.zeros_like(value)

@@ -31,16 +31,20 @@ class BinnedProbabilities:
     """Themselves, in float64. All others are in their class's first bin."""
     own: Tensor
     """The place of each row's label."""
+    own_p: Tensor
+    """The probability of each row's label, in float64."""
+    second: float
+    """The lower edge of the second bin."""
 
 
 def binned_probabilities(batch: Batch, bins: int) -> Iterator[BinnedProbabilities]:
     """Find the bin of every class's probability without looking at those in the first bin one by one."""
-    second = edges(bins, batch.scores)[1]
+    second = float(edges(bins, batch.scores)[1])
     for p, target in batch.probabilities():
         row, column = (p > second).nonzero().unbind(1)
-        above = p[row, column]
-        own = target * bins + bin_of(p.gather(1, target[:, None])[:, 0], bins)
-        yield BinnedProbabilities(p, row, column * bins + bin_of(above, bins), above.double(), own)
+        above, own_p = p[row, column], p.gather(1, target[:, None])[:, 0]
+        index, own = column * bins + bin_of(above, bins), target * bins + bin_of(own_p, bins)
+        yield BinnedProbabilities(p, row, index, above.double(), own, own_p.double(), second)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,25 +58,33 @@ class ClasswiseBins(Tally):
 
     samples: Tensor
     probability: Tensor
+    squares: Tensor
+    """Sums of squared probabilities."""
     events: Tensor
+    event_probability: Tensor
+    """Sums of the probabilities of those that were the label."""
 
     @classmethod
     def count(cls, batch: Batch, bins: int = BINS) -> ClasswiseBins:
         scores = batch.scores
         n_classes, device = scores.shape[1], scores.device
-        size = n_classes * bins
-        samples, probability, events = (torch.zeros(size, dtype=torch.float64, device=device) for _ in range(3))
-        total = torch.zeros(n_classes, dtype=torch.float64, device=device)
+        sums = torch.zeros(5, n_classes * bins, dtype=torch.float64, device=device)
+        samples, probability, squares, events, event_probability = sums
+        first = torch.zeros(2, n_classes, dtype=torch.float64, device=device)
         for part in binned_probabilities(batch, bins):
-            total += part.p.sum(0)
-            samples.index_add_(0, part.index, torch.ones_like(part.above))
-            probability.index_add_(0, part.index, part.above)
+            one = torch.ones_like(part.above)
+            for total, value in ((samples, one), (probability, part.above), (squares, part.above.square())):
+                total.index_add_(0, part.index, value)
+            low = part.p.masked_fill(part.p > part.second, 0)  # what is in the first bin
+            first[0] += low.sum(0, dtype=torch.float64)
+            first[1] += low.square_().sum(0, dtype=torch.float64)
             events.index_add_(0, part.own, torch.ones_like(part.own, dtype=torch.float64))
-        samples, probability = samples.view(n_classes, bins), probability.view(n_classes, bins)
+            event_probability.index_add_(0, part.own, part.own_p)
+        samples, probability, squares, events, event_probability = sums.view(5, n_classes, bins)
         samples[:, 0] = len(batch) - samples[:, 1:].sum(1)
-        # A total of float32 sums can be a rounding below the rest of it.
-        probability[:, 0] = (total - probability[:, 1:].sum(1)).clamp(min=0)
-        return cls(samples.long(), probability, events.view(n_classes, bins).long())
+        probability[:, 0] += first[0]
+        squares[:, 0] += first[1]
+        return cls(samples.long(), probability, squares, events.long(), event_probability)
 
     def summary(self) -> dict[str, float]:
         return {"classwise_ece": self.ece, "brier_calibration": self.brier_calibration}
@@ -84,6 +96,15 @@ class ClasswiseBins(Tally):
     @property
     def residual(self) -> Tensor:
         return self.probability - self.events
+
+    @property
+    def noise(self) -> Tensor:
+        """The variance of each `residual`: the larger of the observed and of what calibrated probabilities have.
+
+        The observed one, Σ (p - [y = k])², knows nothing of cells in which no event has been seen.
+        """
+        observed = self.squares - 2 * self.event_probability + self.events
+        return torch.maximum(observed, self.probability - self.squares).clamp(min=0)
 
     def ece_by_class(self) -> Tensor:
         """Σ_b |Σ p_k - Σ [y = k]| / n for each class k, over all n samples; ``(K,)``."""

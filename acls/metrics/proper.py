@@ -26,6 +26,8 @@ class Proper(Tally):
     in_five: Tensor
     nll_sum: Tensor
     brier_sum: Tensor
+    squares: Tensor
+    """Sums of the squares of both, ``(2,)``, from which their standard errors follow."""
 
     @classmethod
     def count(cls, batch: Batch) -> Proper:
@@ -33,12 +35,14 @@ class Proper(Tally):
         assert top.label_in_five is not None
         assert top.nll is not None
         assert top.brier is not None
+        both = torch.stack([top.nll, top.brier]).double()
         return cls(
             n=torch.tensor(len(batch), device=scores.device),
             right=top.right.sum(),
             in_five=top.label_in_five.sum(),
-            nll_sum=top.nll.sum(dtype=torch.float64),
-            brier_sum=top.brier.sum(dtype=torch.float64),
+            nll_sum=both[0].sum(),
+            brier_sum=both[1].sum(),
+            squares=both.square().sum(1),
         )
 
     def summary(self) -> dict[str, float]:

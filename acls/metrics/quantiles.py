@@ -25,7 +25,7 @@ from acls.metrics.smooth import smooth_ece
 from acls.metrics.tally import Tally
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 EXACT = 1 << 20
 """Values that are kept one by one, at 4 or 8 bytes each."""

@@ -42,6 +42,18 @@ def smooth_ece(cells: Cells, *, mirror_ends: bool = False) -> tuple[Tensor, Tens
     return value, width, 2 * (2 / torch.pi) ** 0.5 / width * moved
 
 
+def smooth_errors(cells: Cells, residual: Tensor, width: float) -> Tensor:
+    """The smoothed error of other residuals ``(R, G)`` of the same cells ``(1, G)``, at the bandwidth nearest one."""
+    step = min(max(round(_STEPS * width), 2), _STEPS)
+    count, confidence = (part.expand(_ROWS, -1) for part in (cells.count, cells.confidence))
+    found = []
+    for part in torch.split(residual, _ROWS):
+        rows = part.shape[0]
+        sets = Cells(count[:rows], confidence[:rows], confidence[:rows] - part)
+        found.append(_Smoother(sets, False)._error(step / _STEPS, list(range(rows))))
+    return torch.cat(found)
+
+
 class _Smoother:
     """Smooths the residuals of many sets of cells, each with its own bandwidth."""
 

@@ -10,6 +10,7 @@ from acls.metrics.classwise import TACE_THRESHOLD, ClassProbabilities, Classwise
 from acls.metrics.confusion import Confusion
 from acls.metrics.proper import Proper
 from acls.metrics.quantiles import Confidences
+from acls.metrics.redraws import Redraws
 from acls.metrics.tally import Tally
 
 
@@ -18,7 +19,8 @@ class Suite(Tally):
     """Accuracy, proper scores, the calibration errors of the top label and its ranking; more when asked for.
 
     The top label costs about as much as a softmax. What looks at every class's probability costs more and is asked for:
-    ``classwise`` (classwise ECE and the Brier score's split), ``ace`` (ACE and TACE), ``confusion`` (mean IoU).
+    ``classwise`` (classwise ECE and the Brier score's split), ``ace`` (ACE and TACE), ``confusion`` (mean IoU),
+    ``redraw`` (what tests of calibration need of all classes; ``first`` is the number of the batch's first sample).
 
     >>> import torch
     >>> logits, target = torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0])
@@ -35,10 +37,19 @@ class Suite(Tally):
     tace: ClassProbabilities | None
     confusion: Confusion | None
     n_classes: int | None
+    redraws: Redraws | None = None
 
     @classmethod
     def count(
-        cls, batch: Batch, bins: int = BINS, *, classwise: bool = False, ace: bool = False, confusion: bool = False
+        cls,
+        batch: Batch,
+        bins: int = BINS,
+        *,
+        classwise: bool = False,
+        ace: bool = False,
+        confusion: bool = False,
+        redraw: bool = False,
+        first: int = 0,
     ) -> Suite:
         return cls(
             bins=Bins.count(batch, bins),
@@ -49,6 +60,7 @@ class Suite(Tally):
             tace=ClassProbabilities.count(batch, TACE_THRESHOLD) if ace else None,
             confusion=Confusion.count(batch) if confusion else None,
             n_classes=batch.n_classes,
+            redraws=Redraws.count(batch, first) if redraw else None,
         )
 
     @property

@@ -23,7 +23,7 @@ from acls.shapes import IGNORE_INDEX
 from acls.storage import load_tensors, save_tensors, write_text
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 TALLIES: dict[str, type[Tally]] = {}
 

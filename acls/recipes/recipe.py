@@ -100,7 +100,9 @@ class Recipe:
     limit_batches: int | None = option(
         None, "at most so many batches of each part an epoch, for trying out", within="[1, inf)"
     )
-    log: tuple[str, ...] = option(("tensorboard",), "where numbers go beside metrics.csv: tensorboard, wandb, mlflow")
+    log: tuple[str, ...] = option(
+        ("tensorboard",), "where numbers go beside metrics.csv: tensorboard, wandb:PROJECT, mlflow:EXPERIMENT"
+    )
     passes: int = option(
         0, "passes with dropout that the final predictions average (MC dropout); 0 for one without", within="[0, inf)"
     )

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 from acls.errors import InputError
-from acls.report.metrics import metric
+from acls.metrics.catalogue import metric, names
 from acls.report.tables import Mark, Table, spread
 from acls.study.ranking import Ranked
-from acls.study.store import Row
 
-COLUMNS = ("accuracy", "ece", "aece", "nll")
+COLUMNS = tuple(names(1))
 """Metrics that a table shows unless told otherwise."""
-RANKED = ("accuracy", "ece", "aece", "classwise_ece", "nll", "brier")
+RANKED = tuple(names(2))
 """Metrics by which methods are ranked, in the terminal and on the page: Holm's correction is for all that are ranked
 together, so each list has p-values of its own."""
 
@@ -87,12 +85,6 @@ def signs(seeds: int) -> str:
     )
 
 
-def with_floor(row: Row) -> Row:
-    """The row with the noise floor of its ECE as a metric of its own, ``ece_floor``, for a column beside the ECE's."""
-    floor = row.metrics["ece"]["floor"]
-    return replace(row, metrics={**row.metrics, "ece_floor": {**row.metrics["ece"], "value": floor}})
-
-
 def by_method(rows: Sequence[Result]) -> dict[tuple[str, str], list[Result]]:
     """The rows of each method and post-hoc method, in the order in which these first come."""
     groups: dict[tuple[str, str], list[Result]] = {}
@@ -102,9 +94,9 @@ def by_method(rows: Sequence[Result]) -> dict[tuple[str, str], list[Result]]:
 
 
 def number(row: Result, name: str) -> float | None:
-    """The value of a metric, or None where the row has none."""
-    found = row.metrics.get(name)
-    value = found["value"] if isinstance(found, Mapping) else found
+    """The value of a metric, or None where the row has none; ``ece_floor`` is the noise floor of the ECE."""
+    found = row.metrics.get(name.removesuffix("_floor"))
+    value = found["floor" if name.endswith("_floor") else "value"] if isinstance(found, Mapping) else found
     return None if value is None else float(value)
 
 

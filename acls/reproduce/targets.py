@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from acls.losses import REGISTRY, table
+from acls.metrics.catalogue import metric
 from acls.report.figures import activity, heatmap, margins, reliability, smoothing
 from acls.report.figures.style import canvas, save
-from acls.report.metrics import metric
 from acls.report.tables import Table
 from acls.reproduce import published, summary
 from acls.reproduce.claims import Judged, judge

@@ -16,7 +16,7 @@ import torch
 from acls.errors import InputError
 from acls.metrics import Blocks
 from acls.metrics.blocks import check_same_units
-from acls.metrics.directions import HIGHER_IS_BETTER
+from acls.metrics.catalogue import metric as metric_of
 from acls.metrics.intervals import REPLICATES, holm, poisson_weights
 from acls.study.store import Row
 
@@ -26,8 +26,6 @@ _SAME = 1e-9
 _NORMAL = 1.96
 _RESAMPLES = 400
 """A standard deviation estimated from these is itself off by about 1 / √(2 · 400) = 3.5 %."""
-_COUNTS = ("accuracy", "top5")
-"""Metrics that are a number of hits, by that of the samples."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ def rank(rows: Sequence[Row], metrics: Sequence[str], blocks: Callable[[Row], Bl
             values = {method: _values(seeds, metric) for method, seeds in by_method.items()}
             if len(values) < 2 or not all(values.values()):
                 continue
-            sign = -1 if metric in HIGHER_IS_BETTER else 1
+            sign = metric_of(metric).sign
             best, second = sorted(values, key=lambda method: sign * statistics.fmean(values[method].values()))[:2]
             common = sorted(values[best].keys() & values[second].keys())
             if not common:
@@ -202,7 +200,7 @@ def difference(
 
 def _resolution(metric: str, row: Row) -> float:
     """The step from one value that a metric can have to the next; 0 where it can have any."""
-    return 1 / row.n if metric in _COUNTS else 0.0
+    return 1 / row.n if metric_of(metric).kind == "share" else 0.0
 
 
 def _deviation(differences: Sequence[float], resolution: float) -> float:

@@ -1,7 +1,13 @@
-"""Where an epoch's numbers go beside the CSV file: TensorBoard, Weights & Biases, MLflow."""
+"""Where an epoch's numbers go beside the CSV file: TensorBoard, Weights & Biases, MLflow.
+
+A logger is ``name`` or ``name:place``: ``wandb:my-project``, ``mlflow:my-experiment``. Without a place, the tracker's
+own variable (``WANDB_PROJECT``, ``MLFLOW_EXPERIMENT_NAME``) decides, else it is "acls".
+"""
 
 from __future__ import annotations
 
+import os
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,7 +28,7 @@ class Logger(Protocol):
 class TensorBoard:
     """Event files in the run's folder."""
 
-    def __init__(self, folder: Path, recipe: Recipe, first: int) -> None:
+    def __init__(self, folder: Path, recipe: Recipe, first: int, place: str) -> None:
         require("tensorboard", extra="train")
         from torch.utils.tensorboard import SummaryWriter
 
@@ -41,10 +47,17 @@ class TensorBoard:
 class WandB:
     """A run of Weights & Biases, continued under the same id when training is."""
 
-    def __init__(self, folder: Path, recipe: Recipe, first: int) -> None:
-        wandb = require("wandb", extra="train")
-        self.run: Any = wandb.init(
-            project="acls", name=folder.name, id=folder.name, dir=str(folder), config=to_plain(recipe), resume="allow"
+    def __init__(self, folder: Path, recipe: Recipe, first: int, place: str) -> None:
+        kept = folder / "wandb_run"
+        if not kept.exists():
+            kept.write_text(uuid.uuid4().hex)
+        self.run: Any = require("wandb", extra="wandb").init(
+            project=place or os.environ.get("WANDB_PROJECT", "acls"),
+            name=folder.name,
+            id=kept.read_text(),
+            dir=str(folder),
+            config=to_plain(recipe),
+            resume="allow",
         )
 
     def log(self, numbers: Mapping[str, float], epoch: int) -> None:
@@ -55,12 +68,16 @@ class WandB:
 
 
 class MLflow:
-    """A run of MLflow, at the address that its own settings name."""
+    """A run of MLflow, at the address that its own settings name; continued when training is."""
 
-    def __init__(self, folder: Path, recipe: Recipe, first: int) -> None:
-        self.mlflow: Any = require("mlflow", extra="train")
-        self.mlflow.set_experiment("acls")
-        self.mlflow.start_run(run_name=folder.name)
+    def __init__(self, folder: Path, recipe: Recipe, first: int, place: str) -> None:
+        self.mlflow: Any = require("mlflow", extra="mlflow")
+        self.mlflow.set_experiment(place or os.environ.get("MLFLOW_EXPERIMENT_NAME", "acls"))
+        kept = folder / "mlflow_run"
+        if kept.exists():
+            self.mlflow.start_run(run_id=kept.read_text())
+            return
+        kept.write_text(self.mlflow.start_run(run_name=folder.name).info.run_id)
         self.mlflow.log_dict(to_plain(recipe), "recipe.json")
 
     def log(self, numbers: Mapping[str, float], epoch: int) -> None:
@@ -79,11 +96,13 @@ LOGGERS: dict[str, type[TensorBoard] | type[WandB] | type[MLflow]] = {
 
 def check_loggers(names: Sequence[str]) -> None:
     """Raise for a logger that there is not."""
-    for name in names:
+    for entry in names:
+        name = entry.partition(":")[0]
         if name not in LOGGERS:
             raise InputError(f"there is no logger {name!r}{suggest(name, LOGGERS)}")
 
 
 def make_loggers(folder: Path, recipe: Recipe, first: int) -> list[Logger]:
     """The loggers that a recipe names; ``first`` is the first epoch that they will get."""
-    return [LOGGERS[name](folder, recipe, first) for name in recipe.log]
+    named = (entry.partition(":") for entry in recipe.log)
+    return [LOGGERS[name](folder, recipe, first, place) for name, _, place in named]

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from acls.errors import MissingExtra, require
+from acls.metrics.catalogue import metric, names
 
 
 class Progress(AbstractContextManager["Progress"]):
@@ -48,10 +49,8 @@ class Progress(AbstractContextManager["Progress"]):
         if not self.show:
             return
         told = [f"epoch {number + 1:>{len(str(self.epochs))}}/{self.epochs}", f"loss {row['train/loss']:.4f}"]
-        for name, title in (("accuracy", "acc"), ("miou_foreground", "mIoU"), ("ece", "ECE"), ("aece", "AECE")):
-            if f"val/{name}" in row:
-                told.append(f"{title} {100 * row[f'val/{name}']:.2f} %")
-        told += [f"NLL {row['val/nll']:.4f}", f"T {row['val/temperature']:.3f}", f"{row['seconds']:.1f} s"]
+        told += [metric(name).phrase(row[f"val/{name}"]) for name in names(1) if f"val/{name}" in row]
+        told += [f"T {row['val/temperature']:.3f}", f"{row['seconds']:.1f} s"]
         line = "  ".join(told) + ("  *" if best else "")
         if self.bar is not None:
             self.bar.console.print(line, highlight=False, soft_wrap=True)

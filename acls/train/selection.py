@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping
 
 from acls.errors import InputError, suggest
-from acls.metrics.directions import HIGHER_IS_BETTER, LOWER_IS_BETTER, OF_LABEL_MAPS
+from acls.metrics.catalogue import metric, selectable
 
 
 def check_select(name: str, *, segmentation: bool) -> None:
     """Raise for a number that cannot choose the best checkpoint."""
-    known = [one for one in (*HIGHER_IS_BETTER, *LOWER_IS_BETTER) if segmentation or one not in OF_LABEL_MAPS]
+    known = selectable(maps=segmentation)
     if name not in known:
         raise InputError(f"the best checkpoint cannot be chosen by {name!r}{suggest(name, known)}")
 
@@ -23,4 +23,4 @@ def is_better(name: str, row: Mapping[str, float], best: float | None) -> bool:
     if best is None or math.isnan(best):
         return True
     value = row[f"val/{name}"]
-    return value < best if name in LOWER_IS_BETTER else value > best
+    return metric(name).sign * value < metric(name).sign * best

@@ -15,7 +15,7 @@ from pathlib import Path
 from acls.report.figures import heatmap, margins, overlay, pareto
 from acls.report.figures.style import canvas, save
 from acls.report.page import of_study, rank_subjects, write
-from acls.report.results import marks_of, metric, results_table, with_floor
+from acls.report.results import marks_of, metric, number, results_table
 from acls.report.tables import Table, spread
 from acls.reproduce.claims import Claim, Judged
 from acls.reproduce.published import LAMBDA_1, LAMBDA_2
@@ -188,8 +188,8 @@ def keep(drawn: object, name: str) -> None:
 def study_table(study: Study) -> str:
     """Mean and spread over seeds, before and after temperature scaling; the best is marked where that is sure."""
     wanted = study.methods
-    rows = [with_floor(row) for posthoc in (NONE, T) for method in wanted for row in study.of(method, posthoc)]
-    columns = [name for name in COLUMNS if any(name in row.metrics for row in rows)]
+    rows = [row for posthoc in (NONE, T) for method in wanted for row in study.of(method, posthoc)]
+    columns = [name for name in COLUMNS if any(number(row, name) is not None for row in rows)]
     ranked = rank_subjects([one for one in of_study(study.folder) if one.method in wanted]) if study.has_outputs else []
     return results_table(rows, columns, marks=marks_of(ranked)).markdown()
 

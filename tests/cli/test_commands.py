@@ -34,6 +34,17 @@ def test_an_unknown_command_or_option_exits_with_2(capsys):
     assert "no command 'evalute': did you mean 'evaluate'?" in capsys.readouterr().err
 
 
+def test_verbose_says_where_an_error_came_from(tmp_path):
+    command = [sys.executable, "-m", "acls", "evaluate", "absent.npz"]
+    quiet, loud = (
+        subprocess.run([*command, *flags], cwd=tmp_path, capture_output=True, text=True, check=False)
+        for flags in ((), ("-vv",))
+    )
+    assert quiet.returncode == loud.returncode == 2
+    assert len(quiet.stderr.splitlines()) == 1
+    assert "Traceback" in loud.stderr
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_names_commands_options_and_recipes(shell, capsys):
     assert main(["completion", shell]) == 0
@@ -49,7 +60,7 @@ def test_bash_completes(line, expected, capsys):
     main(["completion", "bash"])
     script = capsys.readouterr().out
     words = line.split()
-    asked = f"COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _acls; echo ${{COMPREPLY[@]}}"
+    asked = f"COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _shtab_acls; echo ${{COMPREPLY[@]}}"
     done = subprocess.run(["bash", "-c", script + asked], capture_output=True, text=True, check=True)
     assert expected in done.stdout.split()
 

@@ -29,5 +29,6 @@ def test_a_missing_library_is_told_with_the_install_line():
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
-        f"this needs {library}, which is not installed: pip install 'acls[{extra}]'" for _, library, extra in ADAPTERS
+        f"this needs {library}, which is not installed: pip install 'torch-acls[{extra}]'"
+        for _, library, extra in ADAPTERS
     ]

@@ -43,8 +43,8 @@ def needed(name, extras=(), found=None):
 def linked(folder, extra=None):
     """A folder with links to what acls and one of its extras need, but not to acls itself."""
     folder.mkdir()
-    for name, (installed, _) in needed("acls", (extra,) if extra else ()).items():
-        if name == "acls":
+    for name, (installed, _) in needed("torch-acls", (extra,) if extra else ()).items():
+        if name == "torch-acls":
             continue
         for top in {file.parts[0] for file in installed.files or () if file.parts[0] not in ("..", "__pycache__")}:
             place = Path(installed.locate_file(top))
@@ -123,7 +123,7 @@ def test_core_alone_passes_the_smoke_test(built, tmp_path, which):
         [str(python), "-I", "-c", "import acls.integrations.lightning"],
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert "pip install 'acls[lightning]'" in told.stderr
+    assert "pip install 'torch-acls[lightning]'" in told.stderr
 
 
 ADAPTERS = [

@@ -13,7 +13,7 @@ from torch import nn
 
 from acls.errors import InputError
 from acls.losses import ACLS, CE, LabelSmoothing
-from acls.metrics.directions import HIGHER_IS_BETTER, LOWER_IS_BETTER, OF_LABEL_MAPS
+from acls.metrics.catalogue import selectable
 from acls.predictions import Predictions
 from acls.recipes import LossOptions, load_recipe
 from acls.storage import load_tensors
@@ -145,7 +145,7 @@ def test_selection_by_a_calibration_number_takes_the_lowest(tmp_path):
 def test_every_number_of_an_epoch_that_can_choose_has_a_known_direction(tmp_path):
     (row, *_) = fit(digits(epochs=1), tmp_path / "run", show=False).history
     measured = {name.removeprefix("val/") for name in row if name.startswith("val/")}
-    told = {*HIGHER_IS_BETTER, *LOWER_IS_BETTER} - {*OF_LABEL_MAPS}
+    told = set(selectable(maps=False))
     described = {"n", "confidence", "temperature", "top_logit", "logit_gap"}
     rest = {name for name in measured - told - described if not name.startswith(("regulariser", "smoothing"))}
     assert told <= measured
@@ -304,11 +304,14 @@ def test_the_sample_of_dense_maps_is_bounded(monkeypatch):
 
 
 class FakeTracker(types.ModuleType):
-    """Stands in for W&B and MLflow, which tests do not install: it notes what it is told."""
+    """Stands in for W&B and MLflow, which most environments of the suite lack: it notes what it is told."""
+
+    run_id = "the-run"
 
     def __init__(self, name):
         super().__init__(name)
         self.calls = []
+        self.info = self
 
     def __getattr__(self, name):
         if name.startswith("__"):
@@ -325,7 +328,26 @@ class FakeTracker(types.ModuleType):
 def test_trackers_get_the_numbers_of_every_epoch(name, method, tmp_path, monkeypatch):
     tracker = FakeTracker(name)
     monkeypatch.setitem(sys.modules, name, tracker)
-    fit(digits(log=(name,)), tmp_path / "run", show=False)
+    fit(digits(log=(f"{name}:mine",)), tmp_path / "run", show=False)
     told = [(args[0], kwargs["step"]) for called, args, kwargs in tracker.calls if called == method]
     assert [step for _, step in told] == [0, 1]
     assert any("ece" in key for key in told[0][0])
+    assert "mine" in str(tracker.calls[0]), "the project or experiment is the user's"
+
+
+def test_a_run_of_mlflow_goes_on_where_training_does(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.sqlite")
+    monkeypatch.chdir(tmp_path)
+    fit(digits(log=("mlflow:mine",), epochs=1), tmp_path / "run", show=False)
+    fit(digits(log=("mlflow:mine",), epochs=2), tmp_path / "run", show=False)
+    (run,) = mlflow.search_runs(experiment_names=["mine"], output_format="list")
+    history = mlflow.MlflowClient().get_metric_history(run.info.run_id, "val.ece")
+    assert [point.step for point in history] == [0, 1]
+
+
+def test_a_run_of_wandb_is_the_users_projects(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    fit(digits(log=("wandb:mine",)), tmp_path / "run", show=False)
+    assert list((tmp_path / "run" / "wandb").glob("offline-run-*"))

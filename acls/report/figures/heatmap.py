@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from acls.errors import InputError
+from acls.metrics.catalogue import metric as metric_of
 from acls.report.figures.style import SMALL, tidy
-from acls.report.metrics import metric as metric_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

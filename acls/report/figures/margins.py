@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from acls.metrics.catalogue import metric as metric_of
 from acls.report.figures.style import LEGEND, SMALL, colour, marker, tidy
-from acls.report.metrics import metric as metric_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

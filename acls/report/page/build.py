@@ -17,14 +17,14 @@ import json
 import math
 import string
 from collections.abc import Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import acls
 from acls.errors import InputError
-from acls.report.metrics import METRICS, metric
+from acls.metrics.catalogue import CATALOGUE, metric, names
 from acls.report.page.naming import told_apart
 from acls.report.page.ranking import rank_subjects
 from acls.report.page.sources import of_path
@@ -38,8 +38,6 @@ from acls.storage import write_text
 from acls.study.ranking import Ranked
 from acls.study.store import Number
 
-COLUMNS = ("accuracy", "miou", "ece", "aece", "classwise_ece", "nll", "brier")
-"""Metrics of the table over seeds."""
 CLASSES = 1000
 """Rows of classes in all, shared out among the networks: a page stays small with many of either."""
 PICTURES = 2_000_000
@@ -77,7 +75,7 @@ def render(subjects: Sequence[Subject], *, title: str, ranked: Sequence[Ranked] 
     script, style, frame = (_resource(name) for name in ("page.js", "page.css", "page.html"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     groups = by_protocol(lines(subjects))
-    now = datetime.now(timezone.utc)
+    now = datetime.now(UTC)
     return string.Template(frame).substitute(
         title=html.escape(title),
         digest=digest,
@@ -140,7 +138,7 @@ def _scrolling(table: Table, label: str) -> str:
 
 
 def _present(all_lines: Sequence[Line]) -> list[str]:
-    return [name for name in COLUMNS if any(number(line, name) is not None for line in all_lines)]
+    return [name for name in names(2) if any(number(line, name) is not None for line in all_lines)]
 
 
 def _runs_table(all_lines: Sequence[Line], marks: Marks) -> Table:
@@ -181,7 +179,7 @@ def _data(subjects: Sequence[Subject]) -> dict[str, Any]:
     return {
         "bins": OFFERED,
         "asIs": AS_IS,
-        "metrics": {name: [shown.title, shown.scale, shown.decimals] for name, shown in METRICS.items()},
+        "metrics": {name: [shown.title, shown.scale, shown.decimals] for name, shown in CATALOGUE.items()},
         "subjects": [_subject(subject, most, pictures) for subject in subjects],
         "methods": list(by_method(subjects)),
         "pictures": pictures.addresses,
@@ -223,7 +221,7 @@ def _state(state: State, most: int) -> dict[str, Any]:
         "protocol": state.protocol,
         "numbers": {
             name: [_finite(found[part]) for part in ("value", "low", "high", "floor")]
-            for name in METRICS
+            for name in CATALOGUE
             if (found := state.numbers.get(name)) is not None
         },
         "binned": None if suite is None else binned(suite.confidences),

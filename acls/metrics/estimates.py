@@ -1,0 +1,307 @@
+"""What a metric is worth: beside its value an estimate without the bias of noise, and a 95 % interval that holds.
+
+    suite = Suite.of(logits, target, classwise=True)
+    estimates(suite)["ece"]            # Estimate(value=0.031, debiased=0.028, low=0.017, high=0.041, note="")
+    estimates(suite, blocks)["ece"]    # rows of one image are not independent: Blocks.of(..., unit=image) tells
+
+Every calibration error here is a seminorm of the gaps between confidence and accuracy, and noise makes it too large:
+for gaps θ and noise N, ‖θ‖ <= E‖θ + N‖ <= ‖θ‖ + E‖N‖. How much depends on θ, which is not known, so the interval takes
+the bias B(κ) at gaps shrunken by κ standard deviations: [P - B(1.5) - z sd, P + z sd] around the value P; the
+estimate without bias is P - B(0.5). `benchmarks/coverage.py` shows how often they hold what they promise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from acls.metrics.bins import bin_of
+from acls.metrics.blocks import Blocks
+from acls.metrics.cells import Cells, equal_mass_sums
+from acls.metrics.distributions import LEVEL, normal_quantile, student_quantile, wilson
+from acls.metrics.smooth import smooth_errors
+from acls.metrics.suite import Suite
+
+FEW = 20
+"""With fewer errors (or hits) an interval reaches at least as high as Wilson's says that their rate may."""
+_DRAWS = 400
+_GROUPS = 512  # groups of samples whose noise is drawn together for KS and SmoothECE
+CENTRE, LOWEST = 0.5, 1.5  # κ of the estimate and of the interval's lower end
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A metric's value, an estimate without the bias of noise, the ends of its interval; None where there is none."""
+
+    value: float
+    debiased: float | None = None
+    low: float | None = None
+    high: float | None = None
+    note: str = ""
+    """Why there is no interval, or what it cannot tell."""
+
+
+@dataclass(frozen=True, eq=False)
+class Gaps:
+    """The signed gaps of some cells, as parts of the whole, with the standard deviation of each."""
+
+    gap: Tensor
+    noise: Tensor
+
+    def bias(self, kappa: float) -> float:
+        """By how much Σ |gap| is too large, if the true gaps are those observed less κ standard deviations."""
+        true = (self.gap.abs() - kappa * self.noise).clamp(min=0)
+        return float((_mean_abs(true, self.noise) - true).sum())
+
+    def deviation(self) -> float:
+        """The standard deviation of Σ |gap| where the cells' noise is independent."""
+        variance = self.gap**2 + self.noise**2 - _mean_abs(self.gap.abs(), self.noise) ** 2
+        return math.sqrt(max(0.0, float(variance.sum())))
+
+
+@torch.no_grad()
+def estimates(suite: Suite, blocks: Blocks | None = None, *, level: float = LEVEL) -> dict[str, Estimate]:
+    """Estimate every metric of a suite; with ``blocks``, by the units they keep apart: images, or weighted samples.
+
+    KS, SmoothECE and classwise ECE have intervals for independent rows only, MCE none at all.
+    """
+    summary = suite.summary()
+    if suite.n == 0:
+        return {}
+    units = None if blocks is None else _Units(blocks, level)
+    found = {"accuracy": _share(summary["accuracy"], suite.n, units, level)}
+    if suite.proper is not None:
+        found["top5"] = _share(summary["top5"], suite.n, units, level, column=2)
+        for column, name in enumerate(("nll", "brier")):
+            found[name] = _mean(summary[name], suite, column, units, level)
+    z = normal_quantile(level) if units is None else units.z
+    cells = suite.confidences.cells()
+    extra = few_errors(summary["accuracy"], suite.n if units is None else units.effective, level)
+    bins, equal = (_gaps(suite, units, adaptive=adaptive) for adaptive in (False, True))
+    found["ece"] = _absolute(summary["ece"], *bins, z, extra)
+    found["aece"] = _absolute(summary["aece"], *equal, z, extra)
+    found["rmsce"] = _root_mean_square(summary, suite, bins[0], z)
+    if suite.classwise is not None:
+        found["classwise_ece"] = (
+            _classwise(summary["classwise_ece"], suite, z)
+            if units is None
+            else Estimate(summary["classwise_ece"], note="no interval: needs independent rows")
+        )
+    found["mce"] = Estimate(summary["mce"], note="no interval holds for the largest of many gaps")
+    for name, norm in (("ks", _ks_norm), ("smece", _smooth_norm)):
+        found[name] = (
+            _drawn(summary[name], cells, norm, z, extra)
+            if units is None
+            else Estimate(summary[name], note="no interval: needs independent rows")
+        )
+    return found
+
+
+def _mean_abs(size: Tensor, noise: Tensor) -> Tensor:
+    """E|size + noise Z| for a normal Z."""
+    scaled = size / noise.clamp(min=1e-300)
+    spread = noise * math.sqrt(2 / math.pi) * torch.exp(-(scaled**2) / 2)
+    return torch.where(noise > 0, spread + size * (1 - 2 * torch.special.ndtr(-scaled)), size)
+
+
+def _absolute(value: float, gaps: Gaps, deviation: float, z: float, extra: float = 0.0, note: str = "") -> Estimate:
+    """The estimate of Σ |gap|."""
+    low = max(0.0, value - gaps.bias(LOWEST) - z * deviation)
+    high = min(1.0, max(value + z * deviation, value + extra))
+    debiased = min(max(0.0, value - gaps.bias(CENTRE)), high)
+    return Estimate(value, max(debiased, low), low, high, note)
+
+
+def few_errors(accuracy: float, n: float, level: float) -> float:
+    """How far a calibration error may be above the one seen, for that few errors (or few hits) tell little of them."""
+    rate = min(accuracy, 1 - accuracy)
+    return wilson(rate, n, level)[1] - rate if rate * n < FEW else 0.0
+
+
+def _noise(cells: Cells) -> tuple[Tensor, Tensor]:
+    """The variances of each cell's residual, ``(2, ...)``: as observed, and as calibration would have it."""
+    mean = (cells.confidence / cells.count.clamp(min=1)).clamp(0, 1)
+    return cells.confidence * mean - 2 * mean * cells.right + cells.right, cells.confidence * (1 - mean)
+
+
+def gaps_of(suite: Suite, blocks: Blocks | None = None, *, adaptive: bool = False) -> Gaps:
+    """The gaps whose absolute values add up to the ECE, or to the adaptive ECE, with their noise."""
+    return _gaps(suite, None if blocks is None else _Units(blocks, LEVEL), adaptive=adaptive)[0]
+
+
+def _gaps(suite: Suite, units: _Units | None, *, adaptive: bool) -> tuple[Gaps, float]:
+    """The same with the standard deviation of their sum."""
+    if units is not None:
+        return units.gaps(adaptive=adaptive)
+    cells, bins = suite.confidences.cells(), suite.bins.bins
+    columns = (cells.residual, *_noise(cells))
+    if adaptive:
+        residual, *noise = (part[0] for part in equal_mass_sums(cells, bins, columns)[0])
+    else:
+        index = bin_of((cells.confidence / cells.count.clamp(min=1)).clamp(0, 1)[0], bins)
+        residual, *noise = (torch.bincount(index, part[0], bins) for part in columns)
+    gaps = Gaps(residual / suite.n, torch.maximum(*noise).clamp(min=0).sqrt() / suite.n)
+    return gaps, gaps.deviation()
+
+
+def _classwise(value: float, suite: Suite, z: float) -> Estimate:
+    classwise = suite.classwise
+    assert classwise is not None
+    scale = suite.n * classwise.samples.shape[0]
+    gaps = Gaps(classwise.residual / scale, classwise.noise.sqrt() / scale)
+    found = _absolute(value, gaps, gaps.deviation(), z)
+    few = found.low == 0 and gaps.bias(math.inf) > value / 2
+    return _absolute(
+        value, gaps, gaps.deviation(), z, note="so few samples a class cannot tell it from 0" if few else ""
+    )
+
+
+def _root_mean_square(summary: dict[str, float], suite: Suite, gaps: Gaps, z: float) -> Estimate:
+    """RMSCE by its square, whose noise in every bin, S / m, is known and taken off (Kumar et al., NeurIPS 2019)."""
+    n = suite.n
+    m = suite.bins.samples.double()
+    kept = m > 1
+    m, gap = m[kept], gaps.gap[kept] * n / m[kept]
+    s = ((gaps.noise[kept] * n) ** 2 - m * gap**2).clamp(min=0) * m / (m - 1)
+    linear, quadratic = 4 * float((gap**2 * s).sum()) / n**2, float(((s / m) ** 2).sum()) / n**2
+    mean = float((m * gap**2).sum()) / n
+    between = float((m * (gap**2 - mean) ** 2).sum()) / n**2
+    margin = z * math.sqrt(max(linear - 2 * quadratic, 2 * quadratic) + between)
+    value, debiased = summary["rmsce"], summary["rmsce_debiased"]
+    low, high = (math.sqrt(max(0.0, debiased**2 + sign * margin)) for sign in (-1, 1))
+    return Estimate(value, debiased, min(low, value), min(1.0, max(high, value)))
+
+
+def _drawn(
+    value: float, cells: Cells, norm: Callable[[Cells, Tensor, float], Tensor], z: float, extra: float
+) -> Estimate:
+    """The estimate of a seminorm without a closed form, from draws of the noise.
+
+    The unknown gaps are taken to be λ times those seen, with λ = max(0, 1 - κ E‖N‖ / P): all of them at κ = 0, none
+    where P is no more than κ times what noise alone gives.
+    """
+    groups = grouped(cells)
+    residual, *both = (part[0] for part in (groups.residual, *_noise(groups)))
+    random = torch.Generator().manual_seed(0)
+    noise = torch.randn(_DRAWS, residual.shape[0], generator=random, dtype=torch.float64).to(residual)
+    noise *= torch.maximum(*both).clamp(min=0).sqrt()
+    ends = norm(groups, torch.stack([residual, *noise, *(noise + residual)]), value)
+    seen, alone, around = float(ends[0]), ends[1 : _DRAWS + 1], ends[_DRAWS + 1 :]
+    deviation = float(around.std())
+
+    def bias(kappa: float) -> float:
+        share = max(0.0, 1 - kappa * float(alone.mean()) / seen) if seen > 0 else 0.0
+        if share == 0:
+            return float(alone.mean())
+        moved = norm(groups, noise + share * residual, value)
+        return float(moved.mean()) - share * seen
+
+    low = max(0.0, value - bias(LOWEST) - z * deviation)
+    high = min(1.0, max(value + z * deviation, value + extra))
+    return Estimate(value, min(max(value - bias(CENTRE), low), high), low, high)
+
+
+def _ks_norm(groups: Cells, residual: Tensor, value: float) -> Tensor:
+    del value  # which SmoothECE needs
+    return residual.cumsum(-1).abs().amax(-1) / groups.n
+
+
+def _smooth_norm(groups: Cells, residual: Tensor, value: float) -> Tensor:
+    return smooth_errors(groups, residual, value)
+
+
+def grouped(cells: Cells, groups: int = _GROUPS, bins: int = 1) -> Cells:
+    """The samples in some groups of near equal mass, none across the edge of a bin."""
+    count, confidence, right = (part[0] for part in (cells.count, cells.confidence, cells.right))
+    inside = bin_of(confidence / count.clamp(min=1), bins)
+    mass = ((count.cumsum(0) - count) * (groups / count.sum())).long()
+    group = torch.unique_consecutive(inside * (groups + 1) + mass, return_inverse=True)[1]
+    together = [torch.bincount(group, weights=part) for part in (count, confidence, right)]
+    held = together[0] > 0
+    return Cells(*(part[None, held] for part in together))
+
+
+def _share(share: float, n: int, units: _Units | None, level: float, column: int | None = None) -> Estimate:
+    """Wilson's interval of accuracy, or of column ``column`` of the blocks' proper sums."""
+    size = float(n) if units is None else units.size(share, column)
+    return Estimate(share, share, *wilson(share, size, level))
+
+
+def _mean(value: float, suite: Suite, column: int, units: _Units | None, level: float) -> Estimate:
+    if not math.isfinite(value):
+        return Estimate(value, note="no interval: a label had probability 0")
+    if units is not None:
+        margin = units.z * units.mean_deviation(value, column)
+    elif suite.n < 2:
+        return Estimate(value, note="no interval: one sample")
+    else:
+        assert suite.proper is not None
+        variance = max(0.0, float(suite.proper.squares[column]) / suite.n - value**2) / (suite.n - 1)
+        margin = student_quantile(suite.n - 1, level) * math.sqrt(variance)
+    return Estimate(value, value, max(0.0, value - margin), value + margin)
+
+
+class _Units:
+    """The sums of independent units, and what varies from unit to unit."""
+
+    def __init__(self, blocks: Blocks, level: float) -> None:
+        used = blocks.cells[..., 0].sum(1) > 0
+        self.count, self.confidence, self.right = blocks.cells[used].unbind(-1)
+        self._proper = None if blocks.proper is None else blocks.proper[used]
+        self._blocks = blocks
+        self.number = self.count.shape[0]
+        self.n = float(self.count.sum())
+        self.z = student_quantile(max(1, self.number - 1), level)
+        self._of = self.count.sum(1)
+
+    @property
+    def effective(self) -> float:
+        return self.size(float(self.right.sum()) / self.n, None)
+
+    def size(self, share: float, column: int | None) -> float:
+        """How many independent samples would tell as much of a share."""
+        if column is None:
+            hits = self.right.sum(1)
+        else:
+            assert self._proper is not None
+            hits = self._proper[:, column]
+        variance = self._variance(hits - share * self._of)
+        usual = normal_quantile() / self.z
+        if variance <= 0 or share in (0.0, 1.0):
+            return self.number * usual**2
+        return min(self.n, share * (1 - share) / variance) * usual**2
+
+    def mean_deviation(self, mean: float, column: int) -> float:
+        assert self._proper is not None
+        return math.sqrt(self._variance(self._proper[:, column] - mean * self._of))
+
+    def _variance(self, deviation: Tensor) -> float:
+        return float((deviation**2).sum()) / self.n**2 * self.number / max(1, self.number - 1)
+
+    def gaps(self, *, adaptive: bool) -> tuple[Gaps, float]:
+        bins = self._blocks.bins
+        bin_of_cell = self._blocks.equal_mass_of_cell(bins) if adaptive else self._blocks.bin_of_cell()
+        gap, noise = unit_noise(self.confidence - self.right, self.count, bin_of_cell, bins)
+        mean = (self.confidence.sum(0) / self.count.sum(0).clamp(min=1)).clamp(0, 1)
+        calibrated = (self.confidence.sum(0) * (1 - mean)).new_zeros(bins)
+        calibrated.index_add_(0, bin_of_cell, self.confidence.sum(0) * (1 - mean))
+        spread = torch.maximum((noise**2).sum(0), calibrated / self.n**2).sqrt()
+        random = torch.Generator().manual_seed(0)
+        draws = torch.randn(_DRAWS, self.number, generator=random, dtype=torch.float64).to(noise) @ noise
+        deviation = max(float((gap + draws).abs().sum(1).std()), float((noise @ gap.sign()).norm()))
+        return Gaps(gap, spread), deviation
+
+
+def unit_noise(residual: Tensor, count: Tensor, bin_of_cell: Tensor, bins: int) -> tuple[Tensor, Tensor]:
+    """The gaps of bins, as parts of the whole, and what each unit adds to their noise, ``(units, bins)``.
+
+    A gap is the ratio of two sums over units, so a unit's part of its noise is its residual less its share of the gap.
+    """
+    n, of_unit = count.sum(), count.sum(1, keepdim=True)
+    sums = residual.new_zeros(residual.shape[0], bins).index_add_(1, bin_of_cell, residual)
+    gap = sums.sum(0) / n
+    return gap, (sums - of_unit * gap) / n

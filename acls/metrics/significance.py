@@ -1,0 +1,479 @@
+"""Is a model miscalibrated, and is one better than another: tests named after what they test, one p for each question.
+
+calibration(suite)                      # floors, tests, and one p of "this model is calibrated"
+compare((suite, blocks), (other, theirs))["ece"].p      # of equal ECE, on the same samples
+over_seeds([0.021, 0.024], [0.035, 0.031], deviation)   # of two methods, from seeds and samples
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from acls.errors import InputError
+from acls.metrics.bins import bin_of
+from acls.metrics.blocks import Blocks, cell_metrics, check_same_units
+from acls.metrics.cells import Cells
+from acls.metrics.distributions import (
+    LEVEL,
+    cauchy,
+    holm,
+    normal_quantile,
+    normal_tail,
+    student_quantile,
+    student_tail,
+)
+from acls.metrics.estimates import LOWEST, Gaps, few_errors, gaps_of, grouped, unit_noise
+from acls.metrics.redraws import simulated_p
+from acls.metrics.suite import Suite
+
+REPLICATES = 1000
+_SIMULATED = 512  # groups of samples that a simulation works on
+_ERRORS = ("ece", "mce", "rmsce", "aece", "ks", "smece", "classwise_ece")
+_RMS_BINS = 10
+_RMS_ERRORS = 15  # with fewer errors or hits the test of RMS does not hold its level
+_DRAWS = 1000
+_SURE = 1e-6  # confidences are at least so far from 0 and 1 where their logit is taken
+_MOST_SEEDS = 1000
+
+
+@dataclass(frozen=True)
+class Floor:
+    """What a calibration error would be if the model were perfectly calibrated: its mean and the range it stays in."""
+
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Test:
+    """A test statistic and the probability of one at least as extreme if the model is calibrated."""
+
+    statistic: float
+    p: float
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What speaks against a model being calibrated."""
+
+    p: float
+    """Of a calibrated model showing as much: one p from ``combined`` tests."""
+    tests: dict[str, Test]
+    combined: tuple[str, ...]
+    floors: dict[str, Floor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The difference of a metric, first model minus second, without the bias of noise; its interval; its p-value.
+
+    All but the difference are None where there is no test that holds its level.
+    """
+
+    difference: float
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    """Of the metric being the same for both."""
+
+
+Counted = tuple[Suite, Blocks]
+
+
+@torch.no_grad()
+def calibration(
+    suite: Suite,
+    blocks: Blocks | None = None,
+    *,
+    replicates: int = REPLICATES,
+    level: float = LEVEL,
+    seed: int = 0,
+    smooth: bool = True,
+) -> Calibration:
+    """Test whether each prediction is right with its confidence as probability, and combine the tests to one p.
+
+    All probabilities known and redrawn (``Suite.of(..., redraw=True)``): the log score, the Cox score of the top label,
+    the classes' frequencies, the ECE above its noise floor. Top labels only: Spiegelhalter, KS, the floor. Each p is
+    simulated, from labels drawn by the model's own probabilities, and they are put together by `cauchy`. With
+    ``blocks`` of dependent rows, images for example, the scores vary as they do from unit to unit.
+    """
+    if suite.n == 0:
+        raise InputError("there is nothing to test: no sample has a label")
+    if blocks is not None:
+        tests = _unit_tests(blocks)
+        return Calibration(cauchy(test.p for test in tests.values()), tests, tuple(tests))
+    draws = _Draws(suite, replicates, seed)
+    tests = draws.tests(suite)
+    names: tuple[str, ...] = ("spiegelhalter", "ks", "floor")
+    if suite.redraws is not None:
+        tests |= {name: Test(*found) for name, found in suite.redraws.tests().items()}
+        names = ("log", "cox", "classes", "floor")
+    p = cauchy(tests[name].p for name in names)
+    return Calibration(p, tests, names, draws.floors(suite, level, smooth=smooth))
+
+
+def noise_floor(
+    suite: Suite, *, replicates: int = REPLICATES, level: float = LEVEL, seed: int = 0, smooth: bool = True
+) -> dict[str, Floor]:
+    """What each calibration error would be for a calibrated model with these confidences and as many samples.
+
+    Each replicate keeps the confidences and draws every hit anew with its confidence as probability. Samples of nearly
+    the same confidence are drawn together from a binomial, so the cost does not depend on n. SmoothECE, which takes
+    longer than all others, is left out if it is not wanted.
+    """
+    if suite.n == 0:
+        raise InputError("there is no noise floor without samples")
+    with torch.no_grad():
+        return _Draws(suite, replicates, seed).floors(suite, level, smooth=smooth)
+
+
+class _Draws:
+    """Hits of the top label drawn from its confidence, many times."""
+
+    def __init__(self, suite: Suite, replicates: int, seed: int) -> None:
+        self.bins = suite.bins.bins
+        self.seen = grouped(suite.confidences.cells().to("cpu"), _SIMULATED, self.bins)
+        self.mean = (self.seen.confidence / self.seen.count).clamp(0, 1)
+        self.random = torch.Generator().manual_seed(seed)
+        count, confidence = (part.expand(replicates, -1) for part in (self.seen.count, self.seen.confidence))
+        right = torch.binomial(count, self.mean.expand(replicates, -1), generator=self.random)
+        self.cells = Cells(count, confidence, right)
+
+    def floors(self, suite: Suite, level: float, *, smooth: bool) -> dict[str, Floor]:
+        found = cell_metrics(self.cells, bin_of(self.mean[0], self.bins), self.bins, smooth=smooth)
+        if suite.classwise is not None:
+            found["classwise_ece"] = _classwise_floor(suite, len(self.cells.count), self.random)
+        result = {}
+        for name in _ERRORS:
+            if name in found:
+                low, high = _quantiles(found[name], level)
+                result[name] = Floor(float(found[name].mean()), low, high)
+        return result
+
+    def tests(self, suite: Suite) -> dict[str, Test]:
+        variance = self.seen.count * self.mean * (1 - self.mean)
+        index = bin_of(self.mean[0], self.bins)
+        seen, drawn = self.seen.residual, self.cells.residual
+        tilt = 1 - 2 * self.mean
+
+        def spiegelhalter(residual: Tensor) -> Tensor:
+            return (-residual * tilt).sum(1) / (tilt**2 * variance).sum().sqrt().clamp(min=1e-150)
+
+        def ks(residual: Tensor) -> Tensor:
+            return residual.cumsum(1).abs().amax(1) / variance.sum().sqrt().clamp(min=1e-150)
+
+        def floor(residual: Tensor) -> Tensor:
+            sums = residual.new_zeros(residual.shape[0], self.bins).index_add_(1, index, residual)
+            return sums.abs().sum(1) / suite.n
+
+        logit = torch.logit(self.mean.clamp(_SURE, 1 - _SURE))[0]
+        design = torch.stack([torch.ones_like(logit), logit], 1)
+        information = design.T @ (variance[0, :, None] * design)
+        information = torch.linalg.pinv(information, hermitian=True)
+
+        def cox(residual: Tensor) -> Tensor:
+            score = residual @ design
+            return torch.einsum("rd,de,re->r", score, information, score)
+
+        result = {}
+        for name, statistic in (("spiegelhalter", spiegelhalter), ("ks", ks), ("cox", cox), ("floor", floor)):
+            value = float(statistic(seen)[0])
+            result[name] = Test(value, simulated_p(abs(value), statistic(drawn).abs()))
+        return result
+
+
+def _classwise_floor(suite: Suite, replicates: int, random: torch.Generator) -> Tensor:
+    """Classwise ECE of labels drawn from the probabilities: a binomial for each class and bin."""
+    classwise = suite.classwise
+    assert classwise is not None
+    held = (classwise.samples > 0).flatten().cpu()
+    count = classwise.samples.flatten().cpu()[held].double()
+    probability = classwise.probability.flatten().cpu()[held]
+    mean = (probability / count).clamp(0, 1)
+    errors = [(probability - torch.binomial(count, mean, generator=random)).abs().sum() for _ in range(replicates)]
+    return torch.stack(errors) / suite.n / classwise.samples.shape[0]
+
+
+def _unit_tests(blocks: Blocks) -> dict[str, Test]:
+    """Spiegelhalter's and Cox's scores with variances from unit to unit: Student's t and Hotelling's T²."""
+    used = blocks.cells[..., 0].sum(1) > 0
+    count, confidence, right = blocks.cells[used].unbind(-1)
+    units = count.shape[0]
+    if units < 4:
+        raise InputError(f"expected at least 4 independent units, images for example, got {units}: add samples")
+    mean = (confidence.sum(0) / count.sum(0).clamp(min=1)).clamp(0, 1)
+    logit = torch.logit(mean.clamp(_SURE, 1 - _SURE))
+    design = torch.stack([torch.ones_like(logit), logit, 1 - 2 * mean], 1)
+    scores = (right - confidence) @ design
+    total, spread = scores.sum(0), (scores - scores.mean(0)).T @ (scores - scores.mean(0)) * (units / (units - 1))
+    t = float(total[2]) / math.sqrt(max(float(spread[2, 2]), 1e-300))
+    t2 = float(total[:2] @ torch.linalg.pinv(spread[:2, :2], hermitian=True) @ total[:2])
+    # T² (u - 2) / (2 (u - 1)) has Fisher's distribution with 2 and u - 2 degrees of freedom.
+    p = (1 + t2 / (units - 1)) ** (-(units - 2) / 2)
+    return {"spiegelhalter": Test(t, student_tail(abs(t), units - 1)), "cox": Test(t2, p)}
+
+
+@torch.no_grad()
+def compare(first: Counted, second: Counted, *, by_unit: bool = False, level: float = LEVEL) -> dict[str, Comparison]:
+    """Compare two models on the same samples.
+
+    ECE and adaptive ECE: the interval of the difference allows for the bias of each, which depends on the unknown gaps,
+    at its largest for one and its least for the other, and p is the level at which it reaches 0. RMSCE: a test of equal
+    mean squared gaps, stronger; models of equal ECE can differ in it. Accuracy, NLL and Brier: paired means. Rows are
+    taken to be independent unless ``by_unit``.
+    """
+    mine, theirs = (counted[1] for counted in (first, second))
+    check_same_units(mine, theirs)
+    if mine.used < 2:
+        raise InputError(f"expected at least 2 independent units to compare two models, got {mine.used}: add samples")
+    one, other = first[0].summary(), second[0].summary()
+    differences = {
+        name: one[name] - other[name] for name in one if name in other and name != "n" and not name.endswith("_bound")
+    }
+    found = {name: Comparison(value) for name, value in differences.items()}
+    z = student_quantile(mine.used - 1, level)
+    for name, column in (("accuracy", None), ("nll", 0), ("brier", 1), ("top5", 2)):
+        if name in differences and math.isfinite(differences[name]):
+            found[name] = _mean_difference(mine, theirs, column, differences[name], z)
+    for name in ("ece", "aece"):
+        found[name] = ece_difference(first, second, by_unit=by_unit, adaptive=name == "aece", level=level)
+    found["rmsce"] = rms_difference(first, second, level=level)
+    return found
+
+
+def _mean_difference(one: Blocks, other: Blocks, column: int | None, difference: float, z: float) -> Comparison:
+    if column is None:
+        deviation = one.cells[..., 2].sum(1) - other.cells[..., 2].sum(1)
+    else:
+        assert one.proper is not None
+        assert other.proper is not None
+        deviation = one.proper[:, column] - other.proper[:, column]
+    count = one.cells[..., 0].sum(1)
+    n, units = float(count.sum()), one.used
+    spread = math.sqrt(float(((deviation - difference * count) ** 2).sum()) * units / (units - 1)) / n
+    if spread == 0:
+        return Comparison(difference, difference, difference, 1.0 if difference == 0 else 0.0)
+    p = student_tail(abs(difference) / spread, units - 1) if units < 1000 else normal_tail(abs(difference) / spread)
+    return Comparison(difference, difference - z * spread, difference + z * spread, p)
+
+
+@torch.no_grad()
+def ece_difference(
+    first: Counted, second: Counted, *, by_unit: bool = False, adaptive: bool = False, level: float = LEVEL
+) -> Comparison:
+    """The difference of two ECEs, or adaptive ECEs, without the bias of noise, and the p of their being equal."""
+    name = "aece" if adaptive else "ece"
+    values, gaps, noise, few = [], [], [], []
+    for suite, blocks in (first, second):
+        summary = suite.summary() if adaptive else suite.bins.summary()
+        values.append(summary[name])
+        gaps.append(gaps_of(suite, blocks if by_unit else None, adaptive=adaptive))
+        noise.append(_joint_noise(blocks, adaptive=adaptive))
+        few.append(few_errors(summary["accuracy"], suite.n, level))
+    random = torch.Generator().manual_seed(0)
+    shared = torch.randn(_DRAWS, noise[0][1].shape[0], generator=random, dtype=torch.float64)
+    drawn = [(gap + shared.to(part) @ part).abs().sum(1) for gap, part in noise]
+    deviation = float((drawn[0] - drawn[1]).std())
+    lowest, centre, highest = (
+        _difference(values, gaps, kappas) for kappas in ((LOWEST, 0.0), (0.5, 0.5), (0.0, LOWEST))
+    )
+    z = normal_quantile(level) if not by_unit else student_quantile(first[1].used - 1, level)
+    margin = max(z * deviation, *few)
+    touches = max(lowest, -highest, 0.0)
+    scale = z / margin if margin > 0 else math.inf
+    p = normal_tail(touches * scale) if touches > 0 else 1.0
+    low, high = lowest - margin, highest + margin
+    return Comparison(min(max(centre, low), high), low, high, p)
+
+
+def _difference(values: Sequence[float], gaps: Sequence[Gaps], kappas: tuple[float, float]) -> float:
+    one, other = (value - gap.bias(kappa) for value, gap, kappa in zip(values, gaps, kappas, strict=True))
+    return one - other
+
+
+def _joint_noise(blocks: Blocks, *, adaptive: bool) -> tuple[Tensor, Tensor]:
+    index = blocks.equal_mass_of_cell(blocks.bins) if adaptive else blocks.bin_of_cell()
+    count, confidence, right = blocks.cells.unbind(-1)
+    return unit_noise(confidence - right, count, index, blocks.bins)
+
+
+@torch.no_grad()
+def rms_difference(first: Counted, second: Counted, *, level: float = LEVEL) -> Comparison:
+    """The difference of two RMS calibration errors over ten bins of equal mass, and the p of their being equal.
+
+    The squares are compared, each less the noise in it, and the difference of the squares over the sum of the two
+    plug-in values is the difference told. No p with fewer than 15 errors or hits of a model.
+    """
+    parts = []
+    total = 0.0
+    for suite, blocks in (first, second):
+        hits = int(suite.bins.right.sum())
+        if min(hits, suite.n - hits) < _RMS_ERRORS:
+            return Comparison(first[0].bins.rmsce - second[0].bins.rmsce)
+        parts.append(_squares(blocks))
+        total += suite.bins.rmsce
+    one, other = parts
+    n = first[0].n
+    joint = (one.residual.T @ other.residual) * one.factor[:, None] * other.factor
+    linear = float((one.gap**2 * one.spread).sum() + (other.gap**2 * other.spread).sum())
+    linear = 4 * (linear - 2 * float(one.gap @ joint @ other.gap)) / n**2
+    square = float(((one.spread / one.count) ** 2).sum() + ((other.spread / other.count) ** 2).sum())
+    square = (square - 2 * float((joint**2 / (one.count[:, None] * other.count)).sum())) / n**2
+    apart = one.explained - other.explained
+    apart = apart - apart.sum() / n * first[1].cells[..., 0].sum(1)
+    variance = max(linear - 2 * square, 2 * square, 0.0) + float((apart**2).sum()) / n**2
+    value = one.square - other.square
+    z = normal_quantile(level)
+    if variance <= 0:
+        return Comparison(value / total, value / total, value / total, 1.0 if value == 0 else 0.0)
+    p = normal_tail(abs(value) / math.sqrt(variance))
+    margin = z * math.sqrt(variance)
+    return Comparison(value / total, (value - margin) / total, (value + margin) / total, p)
+
+
+@dataclass(frozen=True, eq=False)
+class _Squares:
+    """What bins of equal mass hold: the squared gaps and their noise."""
+
+    residual: Tensor
+    """``(units, bins)``: the residual of each unit less that of its bin."""
+    gap: Tensor
+    count: Tensor
+    factor: Tensor
+    spread: Tensor
+    explained: Tensor
+    """Each unit's sum of its samples' bins' squared gaps."""
+    square: float
+    """The mean squared gap less the noise in it."""
+
+
+def _squares(blocks: Blocks) -> _Squares:
+    index = blocks.equal_mass_of_cell(_RMS_BINS)
+    count, confidence, right = (
+        part.new_zeros(part.shape[0], _RMS_BINS).index_add_(1, index, part) for part in blocks.cells.unbind(-1)
+    )
+    kept = count.sum(0) > 1
+    count, difference = count[:, kept], (confidence - right)[:, kept]
+    m = count.sum(0)
+    gap = difference.sum(0) / m
+    residual = difference - count * gap
+    units = (count > 0).sum(0).clamp(min=2)  # units that a bin's noise is known from
+    factor = (units / (units - 1)).sqrt()
+    spread = factor**2 * (residual**2).sum(0)
+    square = float((m * gap**2 - spread / m).sum()) / blocks.n
+    return _Squares(residual, gap, m, factor, spread, count @ gap**2, square)
+
+
+@dataclass(frozen=True)
+class SeedDifference:
+    """A metric of one method minus another's, on average over the seeds that both have."""
+
+    value: float
+    low: float
+    high: float
+    p: float
+    """Of no difference; 1 for one seed, which says nothing about others."""
+    seeds: int
+    needed: int | None
+    """Seeds at which a difference like the one seen would be told from 0; None: more test samples are needed."""
+
+
+def over_seeds(
+    first: Sequence[float],
+    second: Sequence[float],
+    deviation: float = 0.0,
+    *,
+    resolution: float = 0.0,
+    level: float = LEVEL,
+) -> SeedDifference:
+    """Compare two methods by their values seed by seed, the estimates without bias where there are such.
+
+    Two things make the difference uncertain: the seeds, whose spread has Student's distribution, and the test samples,
+    with the standard ``deviation`` of the mean difference over samples. Their margins are added as squares; p is the
+    level at which the interval reaches 0. Of a metric that is a count, ``resolution`` is the step from one count to the
+    next: few seeds often give the same difference of counts, so the spread is taken to be at least that of rounding.
+    """
+    differences = [one - other for one, other in zip(first, second, strict=True)]
+    n = len(differences)
+    mean = math.fsum(differences) / n
+    if n == 1:
+        return SeedDifference(mean, -math.inf, math.inf, 1.0, 1, None)
+    spread = math.sqrt(math.fsum((one - mean) ** 2 for one in differences) / (n - 1))
+    spread = max(spread, resolution / math.sqrt(6))
+
+    def margin(level: float, seeds: int) -> float:
+        by_seeds = student_quantile(seeds - 1, level) * spread / math.sqrt(seeds)
+        return math.hypot(by_seeds, normal_quantile(level) * deviation)
+
+    if spread <= 1e-9 * abs(mean) and deviation == 0:
+        p = 1.0  # equal differences of a metric without steps tell nothing about other seeds
+    else:
+        low, high = 0.0, 1.0
+        while high - low > 1e-7:
+            middle = (low + high) / 2
+            low, high = (middle, high) if margin(1 - middle, n) > abs(mean) else (low, middle)
+        p = high
+    needed = None
+    if mean and normal_quantile(level) * deviation < abs(mean):
+        needed = next((seeds for seeds in range(2, _MOST_SEEDS) if margin(level, seeds) < abs(mean)), None)
+    end = margin(level, n)
+    return SeedDifference(mean, mean - end, mean + end, p, n, needed)
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The best of several methods by one metric, against all others, and every method against the baseline."""
+
+    best: str
+    p: float
+    """Of some other method being as good as the best: the largest p against any, so nothing is left to correct."""
+    against: dict[str, SeedDifference]
+    """The best minus each other method."""
+    to_baseline: dict[str, SeedDifference]
+    """Each method minus the baseline, their p corrected by Holm."""
+
+
+def ranking(
+    values: Mapping[str, Mapping[int, float]],
+    deviation: Callable[[str, str, Sequence[int]], float],
+    *,
+    higher_is_better: bool = False,
+    baseline: str | None = None,
+    resolution: float = 0.0,
+    level: float = LEVEL,
+) -> Ranking | None:
+    """Rank methods by their values by seed; ``deviation`` gives that of two methods' mean difference over samples.
+
+    A method is called the best only where it differs from every other, each on the seeds that both have; None where two
+    methods have no seed in common. The baseline is the first method.
+    """
+    baseline = next(iter(values)) if baseline is None else baseline
+    sign = -1 if higher_is_better else 1
+    means = {name: sign * math.fsum(found.values()) / len(found) for name, found in values.items() if found}
+    best = min(means, key=means.__getitem__)
+
+    def pair(one: str, other: str) -> SeedDifference | None:
+        seeds = sorted(values[one].keys() & values[other].keys())
+        if not seeds:
+            return None
+        mine, theirs = ([values[name][seed] for seed in seeds] for name in (one, other))
+        return over_seeds(mine, theirs, deviation(one, other, seeds), resolution=resolution, level=level)
+
+    against = {name: found for name in means if name != best and (found := pair(best, name)) is not None}
+    to_baseline = {name: found for name in means if name != baseline and (found := pair(name, baseline)) is not None}
+    if len(against) < len(means) - 1 or not against:
+        return None
+    corrected = holm([found.p for found in to_baseline.values()])
+    to_baseline = {name: replace(to_baseline[name], p=p) for name, p in zip(to_baseline, corrected, strict=True)}
+    return Ranking(best, max(found.p for found in against.values()), against, to_baseline)
+
+
+def _quantiles(values: Tensor, level: float) -> tuple[float, float]:
+    ends = torch.quantile(values, values.new_tensor([(1 - level) / 2, (1 + level) / 2]))
+    return float(ends[0]), float(ends[1])
