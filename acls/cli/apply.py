@@ -14,8 +14,6 @@ from acls.cli.output import add_force, add_output, check_out, say
 from acls.errors import InputError
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from acls.calibrators import Calibrator
     from acls.predictions import Predictions
 
@@ -54,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     def calibrated() -> Iterator[Predictions]:
         for batch in with_progress(batches, f"reading {args.source}", quiet=args.quiet or args.json):
             meta = {**batch.meta, "calibrator": repr(calibrator)}
-            yield replace(batch, scores=calibrator(as_logits(batch)), kind="log_probs", meta=meta)
+            yield replace(batch, scores=calibrator(batch.logits()), kind="log_probs", meta=meta)
 
     save_batches(args.out, calibrated())
     told = {"file": args.out, "calibrator": repr(calibrator)}
@@ -69,17 +67,3 @@ def check_pointwise(calibrator: Calibrator) -> None:
             f"{type(calibrator).__name__} looks at a position's neighbours, but files hold positions one by one: "
             "use it in Python, on maps (N, K, H, W)"
         )
-
-
-def as_logits(p: Predictions) -> Tensor:
-    """Return what a calibrator takes: logits as they are, or the logs of probabilities, which are logits as well.
-
-    A probability of 0 is one that was rounded: it is taken for half the smallest that was not.
-    """
-    assert p.scores is not None
-    if p.kind == "logits":
-        return p.scores
-    if p.kind == "probs" and bool((p.scores == 0).any()):
-        smallest = p.scores[p.scores > 0].min()
-        return p.scores.clamp(min=float(smallest) / 2).log()
-    return p.log_probs()

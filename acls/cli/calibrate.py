@@ -12,7 +12,7 @@ import sys
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from acls.cli.apply import as_logits, check_pointwise
+from acls.cli.apply import check_pointwise
 from acls.cli.inputs import NAMES, add_columns, columns_of, with_progress
 from acls.cli.output import add_force, check_out
 from acls.errors import InputError
@@ -100,17 +100,15 @@ def run(args: argparse.Namespace) -> int:
 def _fitted(args: argparse.Namespace, calibrators: list[Calibrator]) -> list[_Candidate]:
     from acls.calibrators import judge
     from acls.calibrators.naming import written
-    from acls.predictions import Predictions, open_batches
+    from acls.predictions import ZERO, Predictions, open_batches
 
     batches = open_batches(args.val, columns_of(args), ignore_index=args.ignore_index)
     val = Predictions.concat(list(with_progress(batches, f"reading {args.val}", quiet=args.quiet)))
     val = val.labelled(args.ignore_index)
-    logits = as_logits(val)
+    logits = val.logits()
     zeros = int((val.scores == 0).sum()) if val.kind == "probs" and val.scores is not None else 0
     if zeros:
-        told = (
-            f"{zeros:,} probabilities in {args.val} are 0: rounded, it seems; each is taken for half the smallest other"
-        )
+        told = f"{zeros:,} probabilities in {args.val} are 0, so they were rounded; each is taken for {ZERO:g}"
         print(f"acls calibrate: {told}", file=sys.stderr)
     candidates = []
     for calibrator in calibrators:
@@ -154,7 +152,7 @@ AS_IT_IS = "as it is"
 
 
 def _before_and_after(batch: Predictions, candidates: list[_Candidate]) -> list[tuple[str, Predictions]]:
-    logits = as_logits(batch)
+    logits = batch.logits()
     after = [(one.name, replace(batch, scores=one.calibrator(logits), kind="log_probs")) for one in candidates]
     return [(AS_IT_IS, batch), *after]
 

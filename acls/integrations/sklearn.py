@@ -12,6 +12,7 @@ from acls.calibrators import make_calibrator
 from acls.errors import InputError
 from acls.integrations import importing
 from acls.modules import choose
+from acls.predictions import to_logits
 
 with importing("sklearn", extra="sklearn", vision=False):
     from sklearn.base import BaseEstimator, ClassifierMixin, clone, is_classifier
@@ -144,4 +145,4 @@ def _as_logits(scores: Any, probabilities: bool) -> torch.Tensor:
     values = torch.from_numpy(np.array(scores, dtype=np.float64))
     if values.ndim == 1:  # the score of the second of two classes
         values = torch.stack([torch.zeros_like(values), values], dim=1)
-    return values.log() if probabilities else values
+    return to_logits(values, "probs" if probabilities else "logits")

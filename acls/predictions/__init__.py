@@ -8,8 +8,18 @@ values. ``.npz``, ``.safetensors``, ``.parquet`` and ``.csv`` are read in slices
 from __future__ import annotations
 
 from acls.predictions.columns import Columns
-from acls.predictions.core import KINDS, Kind, Predictions
+from acls.predictions.core import KINDS, ZERO, Kind, Predictions, to_logits
 from acls.predictions.streams import Batches, open_batches
 from acls.predictions.writing import save_batches
 
-__all__ = ["KINDS", "Batches", "Columns", "Kind", "Predictions", "open_batches", "save_batches"]
+__all__ = [
+    "KINDS",
+    "ZERO",
+    "Batches",
+    "Columns",
+    "Kind",
+    "Predictions",
+    "open_batches",
+    "save_batches",
+    "to_logits",
+]

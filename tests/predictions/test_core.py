@@ -128,3 +128,17 @@ def test_percent_is_told_from_a_fraction():
     p.confidence[2] = 87.0
     with pytest.raises(InputError, match=r"row 2: confidence is 87, outside 0..1: divide percent by 100"):
         p.check()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_row_of_probabilities_has_the_same_logits_whatever_rows_stand_beside_it(dtype):
+    rows = [[1, 0, 0], [0.999, 0.001, 0], [0.5, 0.5, 0], [1 - 1e-12, 1e-12, 0], [1, 1e-38, 0]]
+    p = Predictions(torch.tensor(rows, dtype=dtype), torch.zeros(5, dtype=torch.int64), kind="probs")
+    together = p.logits()
+    assert torch.equal(together, torch.cat([p[row : row + 1].logits() for row in range(5)]))
+    assert together.isfinite().all()
+    assert together[:3, 2].exp().tolist() == pytest.approx([1e-7] * 3)
+    assert (together[:, 2] <= together[:, 1]).all()  # a zero is never taken for more than what was not one
+    positive = p.scores > 0
+    assert torch.equal(together[positive], p.scores[positive].log())
+    assert Predictions(p.scores, p.labels, kind="log_probs").logits() is p.scores

@@ -53,7 +53,7 @@ def calibrated(calibrator: Calibrator) -> Map:
     """The map of a fitted calibrator."""
 
     def after(p: Predictions, first: int) -> Predictions:  # noqa: ARG001
-        return replace(p, scores=calibrator(logits_of(p)), kind="log_probs")
+        return replace(p, scores=calibrator(p.logits()), kind="log_probs")
 
     return after
 
@@ -70,14 +70,9 @@ def cross_fitted(batches: Iterable[Predictions], ignore_index: int = IGNORE_INDE
 
     def after(p: Predictions, first: int) -> Predictions:
         t = of_the_other[_halves(p, first)]
-        return replace(p, scores=(logits_of(p) / t[:, None]).log_softmax(1), kind="log_probs")
+        return replace(p, scores=(p.logits() / t[:, None]).log_softmax(1), kind="log_probs")
 
     return after, (even * odd) ** 0.5
-
-
-def logits_of(p: Predictions) -> Tensor:
-    """Scores that a softmax turns into the probabilities."""
-    return p.scores.float() if p.kind == "logits" and p.scores is not None else p.log_probs()
 
 
 def worst_mistakes(batches: Iterable[Predictions], ignore_index: int = IGNORE_INDEX) -> tuple[Mistake, ...]:
@@ -114,7 +109,7 @@ def _held(batches: Iterable[Predictions], ignore_index: int) -> list[tuple[Tenso
         number, half = torch.arange(first, first + len(p)), _halves(p, first)
         chosen = (number % stride == 0) & (p.labels != ignore_index)
         # Indexing by a mask copies, so a slice that is a view does not keep a whole file.
-        kept.append((logits_of(p[chosen]), p.labels[chosen], half[chosen], number[chosen]))
+        kept.append((p[chosen].logits(), p.labels[chosen], half[chosen], number[chosen]))
         first += len(p)
         while sum(part[0].numel() for part in kept) > KEPT:
             stride *= 3  # odd, so that both halves stay

@@ -24,7 +24,6 @@ from acls.report.page.measuring import (
     calibrated,
     cross_fitted,
     evaluated,
-    logits_of,
     worst_mistakes,
 )
 from acls.report.page.subjects import AS_IS, Mistake, State, Subject
@@ -138,7 +137,7 @@ def of_run(path: str | Path, *, replicates: int = REPLICATES, album: Album | Non
     if not folder.predictions("test").is_file():
         raise Unfinished(f"{path} is not finished: continue it with acls train --resume {path}")
     test, val = (Predictions.load(folder.predictions(part)) for part in ("test", "val"))
-    calibrator = Temperature().fit(logits_of(val), val.labels)
+    calibrator = Temperature().fit(val.logits(), val.labels)
 
     def measured(name: str, after: Map | None = None, **more: Any) -> State:
         evaluation = evaluated([test], after, resample=replicates > 0)
