@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from acls.errors import InputError
+from acls.hashing import STEP, mix64
 from acls.metrics import Suite
 from acls.metrics.batch import Batch
 from acls.metrics.bins import BINS
@@ -343,12 +343,8 @@ def _sum(one: S | None, other: S | None) -> S | None:
 
 def _hash(labels: Tensor, first: int) -> int:
     """A sum over rows of a hash of the label and the row's number."""
-    with np.errstate(over="ignore"):
-        place = np.arange(first, first + len(labels), dtype=np.uint64)
-        mixed = place * np.uint64(0x9E3779B97F4A7C15) + labels.numpy().astype(np.uint64)
-        for factor in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB):
-            mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(factor)
-        return int((mixed ^ (mixed >> np.uint64(31))).sum(dtype=np.uint64))
+    place = torch.arange(first, first + len(labels))
+    return int(mix64(place * STEP + labels).sum())
 
 
 def _batch(p: Predictions) -> Batch:

@@ -46,6 +46,19 @@ def torchvision() -> ModuleType:
     return importlib.import_module("torchvision")
 
 
+class Guard:
+    """Pickle one before objects that may be torchvision's: a process that unpickles it imports torchvision safely."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _guarded, ("torchvision" in sys.modules,)
+
+
+def _guarded(needed: bool) -> Guard:
+    if needed:
+        torchvision()
+    return Guard()
+
+
 def submodule(name: str) -> Any:
     """Import ``torchvision.name``, such as ``transforms.v2``."""
     torchvision()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from acls.errors import InputError
+from acls.hashing import STEP, mix64
 from acls.shapes import ONE_CLASS, flatten
 
 CHUNK = 2**18
@@ -181,11 +182,10 @@ def chunks(logits: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 def codes(logits: Tensor, labels: Tensor) -> Tensor:
     """Return an int64 for each row that depends on its bits alone; integer sums are exact, whatever their order."""
     bits = logits.contiguous().view(torch.int64 if logits.dtype == torch.float64 else torch.int32)
-    columns = torch.arange(1, logits.shape[1] + 1, device=logits.device) * 0x9E3779B97F4A7C1 | 1
-    mixed = labels * 0x2545F4914F6CDD1D
+    columns = torch.arange(1, logits.shape[1] + 1, device=logits.device) * STEP | 1
+    mixed = labels * STEP
     size = max(1, CHUNK // logits.shape[1])
     for start in range(0, len(labels), size):
         part = bits[start : start + size].long() * columns
         mixed[start : start + size] += (part ^ (part >> 29)).sum(1)
-    mixed = mixed * 0x5851F42D4C957F2D
-    return mixed ^ (mixed >> 32)
+    return mix64(mixed)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from acls.data.parts import Data
 
 _ALWAYS = ("name", "val", "split", "split_seed", "n_train", "mix", "mix_alpha", "mix_prob")
-_BATCHED = ("pad", "flip", "jitter", "erase")
+_BATCHED = ("pad", "flip", "jitter", "colour", "erase")
 _FILES = ("root", "size", "memory", "workers", "normalise")
 
 
@@ -35,12 +35,16 @@ CATALOGUE = {
     "synthetic_segmentation": Known(
         "synthetic", "images whose pixels' labels are drawn from known probabilities", ("n_samples", "size", *_BATCHED)
     ),
-    "cifar10": Known("cifar", "60,000 images of 10 classes, 32x32", ("root", "download", "normalise", *_BATCHED)),
-    "cifar100": Known("cifar", "60,000 images of 100 classes, 32x32", ("root", "download", "normalise", *_BATCHED)),
+    "cifar10": Known(
+        "cifar", "60,000 images of 10 classes, 32x32", ("root", "download", "normalise", "halve", *_BATCHED)
+    ),
+    "cifar100": Known(
+        "cifar", "60,000 images of 100 classes, 32x32", ("root", "download", "normalise", "halve", *_BATCHED)
+    ),
     "tiny_imagenet": Known(
         "tiny_imagenet", "110,000 images of 200 classes, 64x64", ("root", "size", "normalise", *_BATCHED)
     ),
-    "imagenet": Known("imagenet", "1.3 million images of 1,000 classes", (*_FILES, "scale", "flip", "jitter", "erase")),
+    "imagenet": Known("imagenet", "1.3 million images of 1,000 classes", (*_FILES, "scale", *_BATCHED)),
     "voc": Known(
         "voc",
         "PASCAL VOC 2012 segmentation, 20 classes and background",
@@ -70,22 +74,30 @@ class DataOptions:
     )
     n_samples: int = option(2000, "how many samples the synthetic data sets draw", within="[20, inf)")
     train_list: str = option("train", "VOC's list of training images: train, or trainaug for the augmented 10,582")
-    halve: bool = option(False, "VOC: validate on one half of its validation images, test on the other")
+    halve: bool = option(
+        False, "VOC, CIFAR: validate on every second of the official validation or test images, test on the others"
+    )
     size: int | None = option(
         None, "side of the square images that the network gets; none for the data set's own", within="[1, inf)"
     )
     memory: bool = option(True, "keep decoded images in memory, augmented by the batch; false to read files as needed")
-    pad: int = option(0, "random crops after padding by so many pixels", within="[0, inf)")
-    flip: bool = option(False, "random horizontal flips")
-    jitter: float = option(0.0, "random change of brightness and contrast, up to this share", within="[0, 1]")
+    pad: int = option(0, "random crops after padding by this many pixels on each side", within="[0, inf)")
+    flip: bool = option(False, "flip half of the images horizontally")
+    jitter: float = option(0.0, "random change of the colours, up to this share; 0 for none", within="[0, 1]")
+    colour: str = option(
+        "factors",
+        "what jitter changes: brightness, contrast and saturation of every image by factors (timm's way), or "
+        "brightness and contrast of half of the images and hue, saturation and value of another half (VOC's protocol)",
+        choices=("factors", "hsv"),
+    )
     erase: float = option(0.0, "probability that a random box of the image is replaced by noise", within="[0, 1]")
     scale: float = option(
         1.0, "smallest share of the area that a random resized crop takes; 1 for no such crop", within="(0, 1]"
     )
     normalise: str = option(
         "none",
-        "whose mean and deviation normalise the pixels",
-        choices=("none", "cifar10", "cifar100", "imagenet"),
+        "whose mean and deviation normalise the pixels; weights of EfficientNet-Lite expect lite, (x - 127) / 128",
+        choices=("none", "cifar10", "cifar100", "imagenet", "lite"),
     )
     mix: str = option("none", "mix the images of a batch, and their labels", choices=("none", "cutmix", "mixup"))
     mix_alpha: float = option(

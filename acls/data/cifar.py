@@ -33,15 +33,22 @@ _BINARY = {
 
 
 def load(options: DataOptions, seed: int) -> Data:
-    """The official 50,000 and 10,000 images; validation is held out of the former."""
+    """The official 50,000 and 10,000 images; validation is held out of the former.
+
+    With ``halve`` the images of even place among the 10,000 validate and the others test, for weights that have seen
+    all 50,000; what is held out of those is then left out.
+    """
     layout = LAYOUT.format(name=options.name, **_FOLDERS[options.name])
     root = Path(needs_root(options.root, options.name, layout))
     (x, y), (test_x, test_y), names = _read(options.name, root, options.download, layout)
     augment, normalise = Augment.of(options), Normalise(options.normalise)
+    source, official = InMemory(x, y, augment, normalise), InMemory(test_x, test_y, augment, normalise)
     kept, val = hold_out(y, options.val, rule=options.split, seed=options.split_seed)
-    source, test = InMemory(x, y, augment, normalise), InMemory(test_x, test_y, augment, normalise)
     train = Part(source, subset(y, kept, options.n_train, seed=options.split_seed), seed=seed)
-    return Data(train, Part(source, val), Part(test, torch.arange(len(test_y))), names)
+    every = torch.arange(len(test_y))
+    if options.halve:
+        return Data(train, Part(official, every[::2]), Part(official, every[1::2]), names)
+    return Data(train, Part(source, val), Part(official, every), names)
 
 
 _Images = tuple[Tensor, Tensor]

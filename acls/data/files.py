@@ -149,13 +149,21 @@ def fit(image: Any, size: int) -> Any:
     return image.resize((size, size), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side))
 
 
-def letterbox(image: Any, mask: Any, size: int, void: int) -> tuple[Any, Any]:
-    """Image and mask with the longer side at ``size``, padded to a square around their middle: with 0, with void."""
-    Image = pillow()
-    scale = size / max(image.size)
-    width, height = (max(round(side * scale), 1) for side in image.size)
-    corner = ((size - width) // 2, (size - height) // 2)
-    canvas, labels = Image.new("RGB", (size, size)), Image.new("L", (size, size), void)
+def letterbox(
+    image: Any, mask: Any, longer: int, void: int, *, square: int | None = None, u: Sequence[float] = (0.5, 0.5)
+) -> tuple[Any, Any]:
+    """Image and mask with the longer side so long, padded to a square with 0 and void, in the middle.
+
+    With a ``square`` smaller than the image, the window of it at the share ``u`` of the way from left and top.
+    """
+    Image, side = pillow(), square or longer
+    scale = longer / max(image.size)
+    width, height = (max(round(edge * scale), 1) for edge in image.size)
+    corner = tuple(
+        (side - edge) // 2 if edge <= side else -int(at * (edge - side + 1))
+        for edge, at in zip((width, height), u, strict=False)
+    )
+    canvas, labels = Image.new("RGB", (side, side)), Image.new("L", (side, side), void)
     canvas.paste(image.resize((width, height), Image.Resampling.BILINEAR), corner)
     labels.paste(mask.resize((width, height), Image.Resampling.NEAREST), corner)
     return canvas, labels

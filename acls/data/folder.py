@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from acls.data import DataOptions
-from acls.data.augment import Augment, Normalise
+from acls.data.augment import MIDDLE, Augment, Normalise
 from acls.data.files import Files, decode, letterbox, needs_root, to_bytes
 from acls.data.parts import Data, InMemory, OnDisk, Part, Source
 from acls.data.splits import hold_out, subset
-from acls.data.transforms import classification, segmentation
+from acls.data.transforms import Scene, Square
 from acls.errors import InputError
+from acls.vision import pillow
 
 LAYOUT = "a folder a class: ROOT/CLASS/image, or ROOT/train/CLASS/image with ROOT/val/ and ROOT/test/ beside it"
 SEGMENTATION_LAYOUT = (
@@ -91,8 +92,22 @@ class _Labelled:
 
 def on_disk(files: Files, items: Sequence[tuple[str, int]], options: DataOptions, size: int) -> OnDisk:
     """Labelled images, read as they are needed."""
-    train, plain = classification(options, size)
-    return OnDisk(len(items), _Labelled(files, items), train, plain)
+    return _cut(len(items), _Labelled(files, items), options, Square(size, options.scale))
+
+
+@dataclass(frozen=True)
+class _Decoded:
+    """An image in memory by number, with its class id."""
+
+    x: Tensor
+    y: Tensor
+
+    def __call__(self, number: int) -> tuple[Any, int]:
+        return pillow().fromarray(self.x[number].permute(1, 2, 0).numpy()), int(self.y[number])
+
+
+def _cut(count: int, read: Any, options: DataOptions, cut: Any, void: int = VOID) -> OnDisk:
+    return OnDisk(count, read, cut, Augment.of(options), Normalise(options.normalise), void)
 
 
 def _classification_source(
@@ -100,8 +115,11 @@ def _classification_source(
 ) -> Source:
     if not options.memory:
         return on_disk(files, items, options, size)
-    x = decode(files, [name for name, _ in items], size)
-    return InMemory(x, y, Augment.of(options), Normalise(options.normalise))
+    names = [name for name, _ in items]
+    if options.scale < 1:  # crops are cut from images that are larger than what evaluation sees of them
+        larger = decode(files, names, round(size / MIDDLE))
+        return _cut(len(items), _Decoded(larger, y), options, Square(size, options.scale))
+    return InMemory(decode(files, names, size), y, Augment.of(options), Normalise(options.normalise))
 
 
 @dataclass(frozen=True)
@@ -128,8 +146,7 @@ def masked_source(read: Masked, options: DataOptions) -> Source:
         if sizes[0] != sizes[1]:
             raise InputError(f"{name} is {_show(sizes[0])}, but its mask {mask} is {_show(sizes[1])}")
     if not options.memory:
-        train, plain = segmentation(options, read.void)
-        return OnDisk(len(read.items), read, train, plain)
+        return _cut(len(read.items), read, options, Scene(options.size or 512, read.void), read.void)
     size = options.size or 128
     pairs = [letterbox(*read(number), size, read.void) for number in range(len(read.items))]
     x, y = (torch.stack([to_bytes(pair[side]) for pair in pairs]) for side in (0, 1))

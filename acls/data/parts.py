@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from acls.data.augment import Augment, Normalise
-from acls.data.keyed import seed_of
+from acls.data.augment import Augment, Normalise, crop_draws
 from acls.errors import InputError
 from acls.shapes import IGNORE_INDEX
+from acls.vision import Guard
 
 Batch = tuple[Tensor, Tensor, Tensor]
 
@@ -58,39 +58,40 @@ class InMemory:
         return len(self.x)
 
     def take(self, numbers: Tensor, key: tuple[int, int] | None, index: Tensor) -> tuple[Tensor, Tensor]:
-        x, y = self.x[numbers], self.y[numbers]
-        if key is None:
-            return self.normalise(self.normalise.scaled(x)), y.long()
-        x, y = self.augment(x, y, normalise=self.normalise, seed=key[0], epoch=key[1], index=index, void=self.void)
-        return x, y.long()
+        return _prepared(self, self.x[numbers], self.y[numbers], key, index)
 
 
 @dataclass(frozen=True)
 class OnDisk:
-    """Samples that are read and decoded when they are asked for."""
+    """Samples that are read and decoded when they are asked for, then augmented as those in memory are."""
 
     count: int
     read: Callable[[int], tuple[Any, Any]]
-    """The undecorated sample: a Pillow image, and its class id or label map."""
-    train: Callable[[Any, Any], tuple[Tensor, Tensor]]
-    plain: Callable[[Any, Any], tuple[Tensor, Tensor]]
+    """The sample as it is: a Pillow image, and its class id or label map."""
+    cut: Callable[[Any, Any, Tensor | None], tuple[Tensor, Tensor]]
+    """Cuts it to the size of the network's input, at random where four numbers in [0, 1) come with it."""
+    augment: Augment = field(default_factory=Augment)
+    normalise: Normalise = field(default_factory=Normalise)
+    void: int = IGNORE_INDEX
 
     def __len__(self) -> int:
         return self.count
 
     def take(self, numbers: Tensor, key: tuple[int, int] | None, index: Tensor) -> tuple[Tensor, Tensor]:
-        items = []
-        for number, i in zip(numbers.tolist(), index.tolist(), strict=True):
-            sample = self.read(number)
-            if key is None:
-                items.append(self.plain(*sample))
-                continue
-            # The transforms draw from torch's global generator: lend them one that belongs to this sample.
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed_of(*key, i))
-                items.append(self.train(*sample))
+        places: Any = [None] * len(numbers) if key is None else crop_draws(*key, index)
+        items = [self.cut(*self.read(number), at) for number, at in zip(numbers.tolist(), places, strict=True)]
         xs, ys = zip(*items, strict=True)
-        return torch.stack(xs), torch.stack(ys)
+        return _prepared(self, torch.stack(xs), torch.stack(ys), key, index)
+
+
+def _prepared(
+    source: InMemory | OnDisk, x: Tensor, y: Tensor, key: tuple[int, int] | None, index: Tensor
+) -> tuple[Tensor, Tensor]:
+    normalise = source.normalise
+    if key is None:
+        return normalise(normalise.scaled(x)), y.long()
+    x, y = source.augment(x, y, normalise=normalise, seed=key[0], epoch=key[1], index=index, void=source.void)
+    return x, y.long()
 
 
 class Part(Dataset[Batch]):
@@ -113,6 +114,9 @@ class Part(Dataset[Batch]):
         x, y = self.source.take(self.chosen[draw.samples], key, draw.samples)
         return x, y, draw.samples
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (Guard(), self.source, self.chosen, self.seed)
+
     def plain(self) -> Part:
         """The same samples without augmentation."""
         return Part(self.source, self.chosen)
@@ -122,6 +126,10 @@ class Part(Dataset[Batch]):
         """The probabilities that the labels were drawn from, where they are known."""
         known: Tensor | None = getattr(self.source, "truth", None)
         return None if known is None else known[self.chosen]
+
+
+def _unpickled(_guard: Guard, source: Source, chosen: Tensor, seed: int | None) -> Part:
+    return Part(source, chosen, seed=seed)
 
 
 @dataclass(frozen=True)

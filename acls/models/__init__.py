@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from acls.errors import InputError, suggest
@@ -39,20 +40,35 @@ CATALOGUE = {
 class ModelOptions:
     """Which network, and where its weights come from."""
 
-    name: str = option("small_cnn", "network: one of `acls recipes --models`, or timm/NAME for any of timm's")
+    name: str = option(
+        "small_cnn",
+        "network: one of `acls recipes --models`, timm/NAME for any of timm's, lraspp/NAME or deeplabv3/NAME for "
+        "segmentation with any of timm's",
+    )
     stem: str = option("cifar", "first layers of resnet18 to 101", choices=("cifar", "tiny", "imagenet"))
     dropout: float = option(0.0, "dropout before the last layer; also what MC dropout draws from", within="[0, 1)")
     pretrained: bool = option(False, "start from ImageNet weights, fetched if they are not on this machine")
-    weights: str | None = option(None, "start from the weights of this file: .safetensors, .pt, .pth or .th")
+    weights: str | None = option(
+        None, "start from the weights of this file (.safetensors, .pt, .pth, .th); a head for other classes stays new"
+    )
 
 
-def build_model(options: ModelOptions, *, n_classes: int, channels: int = 3) -> nn.Module:
-    """Build a network, with new or loaded weights; ``channels`` are the input's, or a point's coordinates."""
+def build_model(
+    options: ModelOptions, *, n_classes: int, channels: int = 3, say: Callable[[str], None] = print
+) -> nn.Module:
+    """Build a network, with new or loaded weights; ``channels`` are the input's, or a point's coordinates.
+
+    ``say`` gets a line where a file's weights for other classes were left out.
+    """
     from acls.models import heads, resnet, segmentation, small, weights
 
     name = options.name
+    if options.weights is not None:
+        options = replace(options, pretrained=False)
     if name.startswith("timm/"):
         model = heads.timm_model(name.removeprefix("timm/"), n_classes, channels, options)
+    elif name.partition("/")[0] in segmentation.HEADS:
+        model = segmentation.on_encoder(name, n_classes, channels, options)
     elif name in small.MODELS:
         model = small.MODELS[name](n_classes, channels, options.dropout)
     elif name in resnet.MODELS:
@@ -60,7 +76,10 @@ def build_model(options: ModelOptions, *, n_classes: int, channels: int = 3) -> 
     elif name in segmentation.MODELS:
         model = segmentation.MODELS[name](n_classes, channels, options)
     else:
-        raise InputError(f"there is no model {name!r} (timm/NAME takes any of timm's){suggest(name, CATALOGUE)}")
+        others = "timm/NAME takes any of timm's, lraspp/NAME and deeplabv3/NAME segment with them"
+        raise InputError(f"there is no model {name!r} ({others}){suggest(name, CATALOGUE)}")
     if options.weights is not None:
-        weights.load_into(model, options.weights)
+        line = weights.load_into(model, options.weights, n_classes)
+        if line:
+            say(line)
     return model

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from acls.models import ModelOptions
-from acls.models.heads import with_dropout
+from acls.models.heads import create, with_dropout
 from acls.models.weights import fetch
 from acls.vision import submodule
 
@@ -68,6 +69,43 @@ class Main(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.net(x)["out"]
         return logits
+
+
+class OnEncoder(nn.Module):
+    """Any of timm's networks as the encoder, and torchvision's LR-ASPP or DeepLabV3 head on its features.
+
+    LR-ASPP (Howard et al., ICCV 2019) takes the features at an eighth of the image's size and the last ones, DeepLabV3
+    (Chen et al., 2017) the last ones. Logits are scaled up to the image.
+    """
+
+    def __init__(self, head: str, encoder: Any, n_classes: int, dropout: float) -> None:
+        super().__init__()
+        self.encoder, self.low = encoder, head == "lraspp"
+        *_, low, high = encoder.feature_info.channels()
+        self.head: nn.Module = HEADS[head](low, high, n_classes)
+        self.dropout = nn.Dropout2d(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        *_, low, high = self.encoder(x)
+        high = self.dropout(high)
+        logits: Tensor = self.head({"low": low, "high": high} if self.low else high)
+        return F.interpolate(logits, x.shape[-2:], mode="bilinear", align_corners=False)
+
+
+HEADS: dict[str, Callable[[int, int, int], nn.Module]] = {
+    "lraspp": lambda low, high, n: submodule("models.segmentation.lraspp").LRASPPHead(low, high, n, 128),
+    "deeplabv3": lambda _, high, n: submodule("models.segmentation.deeplabv3").DeepLabHead(high, n),
+}
+
+
+def on_encoder(name: str, n_classes: int, channels: int, options: ModelOptions) -> nn.Module:
+    """Build a segmentation network on one of timm's, ``lraspp/NAME`` or ``deeplabv3/NAME``."""
+    head, _, name = name.partition("/")
+    common = {"pretrained": options.pretrained, "in_chans": channels, "features_only": True}
+    strides = create(name.removeprefix("timm/"), **(common | {"pretrained": False})).feature_info.reduction()  # type: ignore[union-attr,operator]
+    places = [at for at, stride in enumerate(strides) if stride <= 8]
+    encoder = create(name.removeprefix("timm/"), **common, out_indices=(places[-1] if places else 0, len(strides) - 1))
+    return OnEncoder(head, encoder, n_classes, options.dropout)
 
 
 def _conv(inside: int, outside: int, stride: int = 1, dilation: int = 1) -> list[nn.Module]:

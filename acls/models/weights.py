@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,17 +34,37 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     return {name.removeprefix("module.").removeprefix("_orig_mod."): value for name, value in found.items()}
 
 
-def load_into(model: nn.Module, path: str | Path) -> None:
-    """Load weights from a file into a model whose every weight they must match."""
-    loaded, own = read_weights(path), model.state_dict()
+def sha256(path: str | Path) -> str:
+    """The SHA-256 of a file of weights, by which a record says which ones they were."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def load_into(model: nn.Module, path: str | Path, n_classes: int) -> str:
+    """Load a file's weights into a model, and return a line that says which tensors were left out ("" for none).
+
+    Every tensor must fit, but a last layer for other classes stays new, and so does all that a model adds to the
+    ``encoder`` it is built on, where the file holds the encoder alone.
+    """
+    loaded, target = read_weights(path), model
+    encoder = getattr(model, "encoder", None)
+    if isinstance(encoder, nn.Module) and not any(name.startswith("encoder.") for name in loaded):
+        target = encoder
+    own = target.state_dict()
     wrong = [name for name in own if name in loaded and own[name].shape != loaded[name].shape]
+    head = [name for name in wrong if own[name].shape == (n_classes, *loaded[name].shape[1:])]
     missing = [name for name in own if name not in loaded and not name.endswith("num_batches_tracked")]
     extra = [name for name in loaded if name not in own]
+    left = extra + head if target is encoder else head
     for names, what in ((missing, "lacks"), (extra, "has a superfluous"), (wrong, "has another shape of")):
-        if names:
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            raise InputError(f"{path} does not fit the model: it {what} {names[0]}{more}")
-    model.load_state_dict(loaded, strict=False)
+        unfit = [name for name in names if name not in left]
+        if unfit:
+            more = f" and {len(unfit) - 1} more" if len(unfit) > 1 else ""
+            raise InputError(f"{path} does not fit the model: it {what} {unfit[0]}{more}")
+    target.load_state_dict({name: value for name, value in loaded.items() if name not in left}, strict=False)
+    if not left:
+        return ""
+    return f"{Path(path).name}: left out {', '.join(sorted(left))}; the model's own head for {n_classes} classes is new"
 
 
 def fetch(model: nn.Module, name: str) -> None:

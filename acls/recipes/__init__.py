@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from acls.errors import InputError, suggest
-from acls.recipes import paper, small
+from acls.recipes import accurate, paper, small
 from acls.recipes.recipe import (
     LossOptions,
     OptimOptions,
@@ -30,6 +30,11 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
         paper.tiny_imagenet_resnet101,
         paper.imagenet_resnet50,
         paper.voc_deeplabv3_resnet50,
+        accurate.tiny_imagenet_finetune,
+        accurate.cifar10_finetune,
+        accurate.cifar10_resnet20,
+        accurate.voc_finetune,
+        accurate.finetune,
         small.custom,
         small.custom_segmentation,
     )

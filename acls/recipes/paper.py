@@ -108,7 +108,16 @@ def voc_deeplabv3_resnet50() -> Recipe:
     """
     return Recipe(
         name="voc_deeplabv3_resnet50",
-        data=DataOptions(name="voc", memory=False, size=512, flip=True, jitter=0.3, normalise="imagenet", workers=4),
+        data=DataOptions(
+            name="voc",
+            memory=False,
+            size=512,
+            flip=True,
+            jitter=0.3,
+            colour="hsv",
+            normalise="imagenet",
+            workers=4,
+        ),
         model=ModelOptions(name="deeplabv3_resnet50", pretrained=True),
         loss=LossOptions(name="ACLS", protocol={"margin": 10.0}),
         optim=OptimOptions(name="sgd", lr=1e-2, momentum=0.9, weight_decay=5e-4),

@@ -46,7 +46,7 @@ class OptimOptions:
 
 @dataclass(frozen=True)
 class ScheduleOptions:
-    """How the learning rate moves, a step an epoch."""
+    """How the learning rate moves."""
 
     name: str = option("steps", "shape", choices=("steps", "cosine", "constant"))
     milestones: tuple[int, ...] = option(
@@ -56,15 +56,17 @@ class ScheduleOptions:
     warmup: int = option(0, "epochs of linear rise before the rest of the schedule", within="[0, inf)")
     warmup_lr: float = option(0.0, "learning rate at the start of the warm-up", within="[0, inf)")
     min_lr: float = option(0.0, "where cosine ends", within="[0, inf)")
+    per: str = option("epoch", "how often the rate moves; for few epochs, step", choices=("epoch", "step"))
 
-    def rate(self, lr: float, epoch: int, epochs: int) -> float:
-        """The learning rate of an epoch (from 0): a function of its number, so that there is no state to save."""
-        if epoch < self.warmup:
-            return self.warmup_lr + (lr - self.warmup_lr) * epoch / self.warmup
+    def rate(self, lr: float, epoch: int, epochs: int, done: float = 0.0) -> float:
+        """The learning rate of an epoch (from 0), or after the share ``done`` of it: there is no state to save."""
+        at = epoch + done if self.per == "step" else epoch
+        if at < self.warmup:
+            return self.warmup_lr + (lr - self.warmup_lr) * at / self.warmup
         if self.name == "steps":
-            return lr * self.factor ** sum(epoch >= milestone for milestone in self.milestones)
+            return lr * self.factor ** sum(at >= milestone for milestone in self.milestones)
         if self.name == "cosine":
-            share = (epoch - self.warmup) / max(epochs - self.warmup, 1)
+            share = (at - self.warmup) / max(epochs - self.warmup, 1)
             return self.min_lr + (lr - self.min_lr) * (1 + math.cos(math.pi * share)) / 2
         return lr
 
@@ -116,6 +118,11 @@ class Recipe:
     accelerator: str = option("auto", "where to compute", choices=("auto", "cpu", "cuda", "mps"))
     devices: int = option(1, "devices, or processes on a CPU, of each machine", within="[1, inf)")
     nodes: int = option(1, "machines; start one process group on each, as with torchrun", within="[1, inf)")
+    threads: int | None = option(
+        None,
+        "CPU threads; none for OMP_NUM_THREADS or else all cores, in a study shared among its workers",
+        within="[1, inf)",
+    )
     compile: bool = option(False, "compile the network: slow to start, faster on a GPU")
 
 

@@ -59,8 +59,8 @@ class Engine(ABC):
 def make_engine(name: str = "local", *, workers: int | None = None, address: str | None = None) -> Engine:
     """The engine of that name, by default with a worker for every core and one thread each.
 
-    Fewer workers have more threads each. The number of threads does not depend on that of the tasks: what was computed
-    before a break and what is computed after it have the same bits.
+    Fewer workers have more threads each, unless OMP_NUM_THREADS says how many. The number of threads does not depend on
+    that of the tasks: what was computed before a break and what is computed after it have the same bits.
     """
     if name not in ENGINES:
         raise InputError(f"there is no engine {name!r}{suggest(name, ENGINES)}")
@@ -83,7 +83,7 @@ class Local(Engine):
     @classmethod
     def make(cls, workers: int | None, _address: str | None) -> Local:
         workers = workers or len(_gpus()) or cores()
-        return cls(workers, max(1, cores() // workers))
+        return cls(workers, _threads(workers))
 
     def map(self, function: Callable[[T], R], tasks: Sequence[T]) -> Generator[tuple[int, R], None, None]:
         waiting, devices = deque(enumerate(tasks)), _gpus()
@@ -216,9 +216,14 @@ def _work(function: Callable[[Any], Any], pipe: connection.Connection, threads: 
             return
 
 
+def _threads(workers: int) -> int:
+    """Threads of each worker: what OMP_NUM_THREADS says, or else its share of the cores."""
+    said = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    return int(said) if said.isdecimal() and int(said) else max(1, cores() // workers)
+
+
 def set_threads(threads: int) -> None:
-    """Compute with so many threads, whichever library does."""
-    os.environ["OMP_NUM_THREADS"] = str(threads)
+    """Compute with this many threads."""
     import torch
 
     torch.set_num_threads(threads)
@@ -269,7 +274,7 @@ class Ray(Engine):
     def make(cls, workers: int | None, address: str | None) -> Ray:
         require("ray", extra="cluster")
         count = workers or cores()
-        return cls(count, max(1, cores() // count), address)
+        return cls(count, _threads(count), address)
 
     def map(self, function: Callable[[T], R], tasks: Sequence[T]) -> Generator[tuple[int, R], None, None]:
         ray: Any = require("ray", extra="cluster")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -31,6 +32,8 @@ class Evaluation:
     confusion: Confusion | None
     """Which class was taken for which, of label maps; None for one label a sample."""
     sample: Sample
+    predictions: Predictions | None = None
+    """In the order of the samples; of each label map, some labelled pixels drawn at random. None unless asked for."""
 
     def summary(self) -> dict[str, float]:
         """Every metric by name; for label maps also the mean IoU, of all classes and without class 0."""
@@ -40,15 +43,18 @@ class Evaluation:
         return result
 
 
-def evaluate(session: Session, part: Part, *, passes: int = 0) -> Evaluation:
+def evaluate(session: Session, part: Part, *, passes: int = 0, meta: dict[str, str] | None = None) -> Evaluation:
     """Evaluate the judged network on a part; each process works off its share, none twice.
 
-    With ``passes``, by probabilities averaged over so many passes with dropout.
+    With ``passes``, by probabilities averaged over so many passes with dropout. With ``meta``, what is written beside
+    them, the predictions are kept.
     """
-    data = session.data
+    data, n_classes = session.data, session.data.n_classes
+    empty = torch.zeros(0, n_classes, device=session.fabric.device), torch.zeros(0, dtype=torch.int64)
     suite: Suite | None = None
     confusion: Confusion | None = None
     sample = Sample(len(part))
+    kept = [(empty[0].cpu(), empty[1], empty[1])]
     for logits, target, index in session.outputs(part, passes=passes):
         counted = Suite.of(logits, target, ignore_index=data.void)
         suite = counted if suite is None else suite + counted
@@ -56,34 +62,22 @@ def evaluate(session: Session, part: Part, *, passes: int = 0) -> Evaluation:
             pairs = Confusion.of(logits, target, ignore_index=data.void)
             confusion = pairs if confusion is None else confusion + pairs
         sample.add(logits, target, index)
+        if meta is not None:
+            rows = (logits, target, index)
+            some = _some_pixels(*rows, session.recipe.pixels, data.void) if logits.ndim > 2 else rows
+            kept.append(tuple(one.cpu() for one in some))  # type: ignore[arg-type]
     if suite is None:  # more processes than samples: this one adds nothing, but takes part in the sums
-        empty = torch.zeros(0, data.n_classes, device=session.fabric.device)
-        suite = Suite.of(empty, empty[:, 0].long())
-        confusion = Confusion.of(empty, empty[:, 0].long()) if data.segmentation else None
-    return Evaluation(suite.all_reduce(), None if confusion is None else confusion.all_reduce(), sample)
-
-
-def predict(session: Session, part: Part, *, meta: dict[str, str], passes: int = 0) -> Predictions:
-    """The logits of a part in the order of its samples; of each label map, some labelled ones drawn at random.
-
-    With ``passes``, log-probabilities averaged over so many passes with dropout.
-    """
-    logits, labels, images = [], [], []
-    for z, y, index in session.outputs(part, passes=passes):
-        if z.ndim > 2:
-            z, y, index = _some_pixels(z, y, index, session.recipe.pixels, session.data.void)
-        logits.append(z.cpu())
-        labels.append(y.cpu())
-        images.append(index.cpu())
-    n_classes = session.data.n_classes
-    scores = distributed.all_gather(torch.cat(logits) if logits else torch.zeros(0, n_classes))
-    target = distributed.all_gather(torch.cat(labels) if labels else torch.zeros(0, dtype=torch.int64))
-    image = distributed.all_gather(torch.cat(images) if images else torch.zeros(0, dtype=torch.int64))
-    order = image.argsort(stable=True)
-    images_of_pixels = image[order] if session.data.segmentation else None
-    return Predictions(
-        scores[order], target[order], "log_probs" if passes else "logits", image=images_of_pixels, meta=meta
-    )
+        suite = Suite.of(empty[0], empty[1].to(empty[0].device))
+        confusion = Confusion.of(empty[0], empty[1].to(empty[0].device)) if data.segmentation else None
+    predictions = None
+    if meta is not None:
+        scores, labels, image = (distributed.all_gather(torch.cat(parts)) for parts in zip(*kept, strict=True))
+        order = image.argsort(stable=True)
+        kind: Literal["logits", "log_probs"] = "log_probs" if passes else "logits"
+        owner = image[order] if data.segmentation else None
+        predictions = Predictions(scores[order], labels[order], kind, image=owner, meta=meta)
+    confusion = None if confusion is None else confusion.all_reduce()
+    return Evaluation(suite.all_reduce(), confusion, sample, predictions)
 
 
 def predict_run(
@@ -98,7 +92,10 @@ def predict_run(
         recipe = session.recipe
         chosen = {"train": session.data.train, "val": session.data.val, "test": session.data.test}[part]
         described = {"recipe": recipe.name, "loss": repr(session.loss), "part": part, **meta}
-        return predict(session, chosen, meta=described, passes=recipe.passes if passes is None else passes)
+        passes = recipe.passes if passes is None else passes
+        predictions = evaluate(session, chosen, meta=described, passes=passes).predictions
+        assert predictions is not None
+        return predictions
 
 
 def open_weights(path: str | Path, data: DataOptions | None = None) -> tuple[Session, dict[str, str]]:

@@ -55,6 +55,14 @@ class RunFolder:
         write_text(self.path / "environment.json", json.dumps(environment(), indent=2) + "\n")
         save_recipe(recipe, self.recipe)  # last: a folder with a recipe is a run
 
+    def threads(self) -> int | None:
+        """The number of threads that the run began with, where it is recorded."""
+        try:
+            recorded = json.loads((self.path / "environment.json").read_text(encoding="utf-8"))["threads"]
+        except (OSError, ValueError, KeyError):
+            return None
+        return int(recorded)
+
     def check_splits(self, splits: dict[str, Tensor]) -> None:
         """Raise unless the data set still splits as it did when the run began."""
         stored, _ = load_tensors(self.splits)

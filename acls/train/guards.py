@@ -50,6 +50,17 @@ def own_generator() -> Iterator[None]:
 
 
 @contextmanager
+def own_threads(threads: int | None) -> Iterator[None]:
+    """Compute with this many threads, or as many as there are for None; the caller's number is given back."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
 def disk_errors() -> Iterator[None]:
     """Turn a full, failing or read-only disk into a sentence that says how to go on."""
     try:

@@ -46,19 +46,32 @@ class Sample:
         return distributed.all_gather(logits), distributed.all_gather(target)
 
 
-def outlook(sample: Sample, void: int) -> dict[str, float]:
-    """Mean largest logit, mean distance of it from the smallest (what margins are compared with), and the fitting T.
+def above_margin(logits: Tensor, margin: float) -> dict[str, float]:
+    """Shares of positions on which a regulariser with this margin acts.
+
+    ``gap_above_margin``: the largest logit minus the smallest is above it, as ACLS measures in the paper;
+    ``top_above_margin``: the largest logit itself is, as its released code does.
+    """
+    low, high = logits.aminmax(dim=1)
+    mean = {"gap_above_margin": high - low > margin, "top_above_margin": high > margin}
+    return {name: float(above.double().mean()) for name, above in mean.items()}
+
+
+def outlook(sample: Sample, void: int, margin: float) -> dict[str, float]:
+    """Mean largest logit, mean distance of it from the smallest, how many exceed the margin, and the fitting T.
 
     ``ece_after_temperature`` is the ECE that this T leaves, on the samples that it was fitted on.
     """
     logits, target = sample.rows(void)
     if len(target) == 0:
-        return dict.fromkeys(("top_logit", "logit_gap", "temperature", "ece_after_temperature"), math.nan)
+        names = ("top_logit", "logit_gap", "gap_above_margin", "top_above_margin", "temperature")
+        return dict.fromkeys((*names, "ece_after_temperature"), math.nan)
     scaling = Temperature().fit(logits, target)
     low, high = logits.aminmax(dim=1)
     return {
         "top_logit": float(high.mean()),
         "logit_gap": float((high - low).mean()),
+        **above_margin(logits, margin),
         "temperature": float(scaling.temperature),
         "ece_after_temperature": scaling.report.after.ece,
     }

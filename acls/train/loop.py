@@ -22,10 +22,10 @@ from acls.recipes import Recipe
 from acls.storage import load_tensors, write_text
 from acls.train.checkpoint import load_state
 from acls.train.errors import TrainingStopped
-from acls.train.evaluate import evaluate, predict
+from acls.train.evaluate import evaluate
 from acls.train.folder import RunFolder, new_folder, open_run
-from acls.train.guards import disk_errors, interruptions, own_generator
-from acls.train.live import outlook, regulariser
+from acls.train.guards import disk_errors, interruptions, own_generator, own_threads
+from acls.train.live import above_margin, outlook, regulariser
 from acls.train.loggers import Logger, make_loggers
 from acls.train.progress import Progress
 from acls.train.selection import is_better
@@ -54,8 +54,8 @@ class Result:
 
 def fit(recipe: Recipe, out: str | Path | None = None, *, show: bool = True) -> Result:
     """Train a recipe and write the run into a new folder, ``runs/RECIPE-LOSS-SEED`` where none is named."""
-    with own_generator(), disk_errors():
-        session = Session(recipe)
+    with own_generator(), own_threads(recipe.threads), disk_errors():
+        session = Session(recipe, show=show)
         folder = RunFolder(Path(session.fabric.broadcast(str(out) if out is not None else str(new_folder(recipe)))))
         if session.fabric.is_global_zero:
             folder.start(recipe, session.data.splits())
@@ -65,11 +65,12 @@ def fit(recipe: Recipe, out: str | Path | None = None, *, show: bool = True) -> 
 def resume(path: str | Path, *, show: bool = True) -> Result:
     """Go on with a run that was broken off, where its last state was saved; a finished run only returns its result.
 
-    On a CPU the final weights are bit for bit those of the unbroken run, with the same number of processes and threads.
+    It computes with the number of threads that the run began with, so that on a CPU, with the same number of processes,
+    the final weights are bit for bit those of the unbroken run.
     """
     folder, recipe = open_run(Path(path))
-    with own_generator(), disk_errors():
-        session = Session(recipe)
+    with own_generator(), own_threads(folder.threads()), disk_errors():
+        session = Session(recipe, show=show)
         folder.check_splits(session.data.splits())
         progressed = Progressed()
         if folder.resume.exists():
@@ -124,14 +125,15 @@ def _train_epoch(
     now = Epoch(at.epoch, recipe.epochs, session.predict)
     if at.step == 0:
         loss.start_epoch(now)
-    for group in session.optimizer.param_groups:
-        group["lr"] = recipe.schedule.rate(recipe.optim.lr, at.epoch, recipe.epochs)
     session.wrapped.train()
     began = time.perf_counter() - at.seconds
-    draws = session.draws(at.epoch)[at.step :]
+    every = session.draws(at.epoch)
+    draws = every[at.step :]
     on_cpu = session.fabric.device.type == "cpu"
     loaded = batches(session.data.train, draws, workers=recipe.data.workers, pin=not on_cpu)
     for draw, batch in zip(draws, loaded, strict=True):
+        for group in session.optimizer.param_groups:
+            group["lr"] = recipe.schedule.rate(recipe.optim.lr, at.epoch, recipe.epochs, at.step / len(every))
         sums = session.step(batch, at.epoch, at.step, draw.weight)
         at.sums = at.sums.to(sums.device) + sums
         at.step += 1
@@ -158,7 +160,7 @@ def _measure(session: Session, at: Progressed) -> dict[str, float]:
     probe: Any = evaluation.sample.batches
     if session.loss.needs_index:  # such a loss means nothing to samples that it has not been trained on
         probe = session.outputs(Part(data.train.source, data.train.chosen[:MEMORY_PROBE]))
-    live = outlook(evaluation.sample, data.void) | regulariser(session.loss, probe, data.void)
+    live = outlook(evaluation.sample, data.void, session.margin) | regulariser(session.loss, probe, data.void)
     return {
         "epoch": at.epoch,
         "lr": recipe.schedule.rate(recipe.optim.lr, at.epoch, recipe.epochs),
@@ -173,17 +175,24 @@ def _finish(session: Session, folder: RunFolder, at: Progressed) -> Result:
     """Predict with the best weights, and write the predictions and the summary."""
     tensors, meta = load_tensors(folder.best)
     session.judged.load_state_dict(tensors)
-    summaries, suites = {}, {}
+    summaries, suites, passes = {}, {}, session.recipe.passes
     for name, part in (("val", session.data.val), ("test", session.data.test)):
-        evaluation = evaluate(session, part, passes=session.recipe.passes)
-        summaries[name], suites[name] = evaluation.summary(), evaluation.suite
         described = {"recipe": session.recipe.name, "loss": repr(session.loss), "part": name, **meta}
-        predictions = predict(session, part, meta=described, passes=session.recipe.passes)
-        if session.fabric.is_global_zero:
+        evaluation = evaluate(session, part, passes=passes, meta=described)
+        summaries[name], suites[name] = evaluation.summary(), evaluation.suite
+        if not passes:  # averaged log-probabilities have no logits to compare with a margin
+            summaries[name] |= above_margin(evaluation.sample.rows(session.data.void)[0], session.margin)
+        if session.fabric.is_global_zero and evaluation.predictions is not None:
             folder.predictions(name).parent.mkdir(parents=True, exist_ok=True)
-            predictions.save(folder.predictions(name))
+            evaluation.predictions.save(folder.predictions(name))
     if session.fabric.is_global_zero:
-        text = {"best_epoch": at.best_epoch, "loss": session.loss.settings(), **summaries}
+        text = {
+            "best_epoch": at.best_epoch,
+            "loss": session.loss.settings(),
+            "threads": torch.get_num_threads(),
+            "weights": session.weights,
+            **summaries,
+        }
         write_text(folder.summary, json.dumps(text, indent=2) + "\n")
     distributed.barrier()
     return Result(folder.path, at.best_epoch, summaries["val"], summaries["test"], suites, at.history)

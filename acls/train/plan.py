@@ -11,7 +11,7 @@ import torch
 from acls.data.parts import batches
 from acls.recipes import Recipe
 from acls.train.evaluate import evaluate
-from acls.train.guards import own_generator
+from acls.train.guards import own_generator, own_threads
 from acls.train.session import Session
 
 TIMED_STEPS = 3
@@ -64,8 +64,8 @@ class Plan:
 
 def make_plan(recipe: Recipe) -> Plan:
     """Build all that the recipe describes, take a few steps and a part of an evaluation, and tell what came of it."""
-    with own_generator():
-        session = Session(recipe)
+    with own_generator(), own_threads(recipe.threads):
+        session = Session(recipe, show=True)
         draws = session.draws(0)
         session.wrapped.train()
         timed = draws[: TIMED_STEPS + 1]

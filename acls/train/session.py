@@ -18,8 +18,9 @@ from acls.data.keyed import generator
 from acls.data.mix import mix
 from acls.data.parts import Batch, Data, Draw, Part, batches, in_order
 from acls.errors import InputError
-from acls.losses import REGISTRY, Loss, make_loss
+from acls.losses import ACLS, REGISTRY, Loss, make_loss
 from acls.models import build_model
+from acls.models.weights import sha256
 from acls.options import check
 from acls.recipes import LossOptions, OptimOptions, Recipe
 from acls.train.loggers import check_loggers
@@ -30,15 +31,22 @@ from acls.train.selection import check_select
 class Session:
     """A recipe's data, network, loss and optimiser on their devices. Draws from torch's global generator."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Recipe, *, show: bool = False) -> None:
+        """Build everything; with ``show``, print what was left out of a file of weights."""
         self.recipe = recipe
         self.fabric = make_fabric(recipe)
         self.fabric.launch()
         torch.manual_seed(recipe.seed)  # the same initial weights in all processes
         self.data: Data = load(recipe.data, seed=recipe.seed)
         _check(recipe, self.data)
-        self.model = build_model(recipe.model, n_classes=self.data.n_classes, channels=self.data.train[0][0].shape[0])
-        if self.data.train[0][0].ndim == 3:
+        shape, left_out = self.data.train[0][0].shape, list[str]()
+        self.model = build_model(recipe.model, n_classes=self.data.n_classes, channels=shape[0], say=left_out.append)
+        if show and self.fabric.is_global_zero:
+            print(*left_out, sep="\n", end="\n" if left_out else "")
+        self.weights: dict[str, str] | None = None
+        if recipe.model.weights is not None:
+            self.weights = {"sha256": sha256(recipe.model.weights), "left_out": "".join(left_out)}
+        if len(shape) == 3:
             self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.loss = build_loss(recipe.loss, ignore_index=self.data.void)
         self.loss.prepare(n_train=len(self.data.train), n_classes=self.data.n_classes)
@@ -50,6 +58,11 @@ class Session:
         average = get_ema_multi_avg_fn(recipe.ema)  # type: ignore[no-untyped-call]
         self.average = AveragedModel(self.model, multi_avg_fn=average, use_buffers=True) if recipe.ema else None
         torch.manual_seed(recipe.seed + distributed.rank())
+
+    @property
+    def margin(self) -> float:
+        """The margin of the recipe, or else of ACLS: by it the logits of every method are watched alike."""
+        return float(self.recipe.loss.protocol.get("margin", ACLS().margin))
 
     @property
     def judged(self) -> nn.Module:

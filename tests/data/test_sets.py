@@ -2,6 +2,9 @@
 
 import hashlib
 import io
+import pickle
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from acls.data.files import Files
 from acls.data.parts import Draw, batches, in_order
 from acls.data.synthetic import points, scenes
 from acls.errors import InputError
+from acls.vision import submodule
 from tests.data.folders import cifar10_binary, class_folders, image, imagenet, mask, masked_folders, tiny_imagenet, voc
 
 SMALL = {
@@ -274,3 +278,14 @@ def test_cifar100_binary_takes_the_fine_labels(tmp_path):
     x, y, _ = data.test[42]
     assert int(y) == 42
     assert x.mean(dim=(1, 2)).tolist() == [1, 0, 0]  # red first, then green, then blue
+
+
+def test_a_process_may_unpickle_a_part_that_holds_objects_of_torchvision(tmp_path):
+    """It imports torchvision to do so, which fails where its compiled library does not fit, unless guarded."""
+    data = make("folder", tmp_path, memory=False)
+    data.train.source.read.items.append(submodule("transforms.v2").Identity())
+    code = "import pickle, sys; print(len(pickle.load(sys.stdin.buffer)[0]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=pickle.dumps(data.train), capture_output=True, check=False
+    )
+    assert done.stdout.decode().strip() == "3", done.stderr.decode()

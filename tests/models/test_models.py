@@ -110,10 +110,46 @@ def test_weights_come_back_from_a_file(tmp_path):
 
 def test_weights_that_do_not_fit_are_told_by_name(tmp_path):
     save_tensors(tmp_path / "w.safetensors", build("resnet8", n_classes=7).state_dict(), {})
-    with pytest.raises(InputError, match=r"another shape of linear.weight and 1 more"):
-        load_into(build("resnet8"), tmp_path / "w.safetensors")
     with pytest.raises(InputError, match="lacks layer1"):
-        load_into(build("resnet20", n_classes=7), tmp_path / "w.safetensors")
+        load_into(build("resnet20", n_classes=7), tmp_path / "w.safetensors", 7)
+    with pytest.raises(InputError, match=r"another shape of conv1\.weight"):
+        load_into(build_model(ModelOptions(name="resnet8"), n_classes=7, channels=1), tmp_path / "w.safetensors", 7)
+    with pytest.raises(InputError, match=r"superfluous layer1\.1"):
+        load_into(build("resnet8"), _saved(tmp_path / "larger.safetensors", build("resnet20")), 5)
+
+
+def _saved(path, model):
+    save_tensors(path, model.state_dict(), {})
+    return path
+
+
+def test_a_head_for_other_classes_stays_new_and_is_named(tmp_path, capsys):
+    other = build("resnet8", n_classes=7)
+    model = build("resnet8", weights=str(_saved(tmp_path / "w.safetensors", other)))
+    assert torch.equal(model.layer3[0].conv1.weight, other.layer3[0].conv1.weight)
+    assert model(sample("resnet8")).shape[1] == 5
+    line = "w.safetensors: left out linear.bias, linear.weight; the model's own head for 5 classes is new"
+    assert capsys.readouterr().out.strip() == line
+
+
+@pytest.mark.parametrize("head", ["lraspp", "deeplabv3"])
+def test_any_network_of_timm_is_an_encoder_for_segmentation(head, tmp_path, capsys):
+    whole = build("timm/resnet10t", n_classes=5)
+    path = _saved(tmp_path / "w.safetensors", whole)
+    model = build(f"{head}/resnet10t", n_classes=4, weights=str(path)).eval()
+    x = torch.randn(2, 3, 64, 96)
+    assert model(x).shape == (2, 4, 64, 96)
+    own = model.encoder.state_dict()
+    assert own
+    assert all(torch.equal(own[name], whole.state_dict()[name]) for name in own)
+    assert "left out fc.bias, fc.weight" in capsys.readouterr().out
+    assert "dropout" in dict(model.named_children())
+
+
+def test_weights_go_under_a_head_with_dropout(tmp_path):
+    path = _saved(tmp_path / "w.safetensors", build("timm/resnet10t", n_classes=5))
+    model = build("timm/resnet10t", n_classes=4, dropout=0.5, weights=str(path))
+    assert torch.equal(model[0].conv1[0].weight, read_weights(path)["conv1.0.weight"])
 
 
 class _Trap:

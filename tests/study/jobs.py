@@ -57,3 +57,8 @@ def save_when_stopped(folder):
     signal.signal(signal.SIGTERM, stop)
     (here / "begun").touch()
     time.sleep(60)
+
+
+def threads(_task):
+    """The threads that torch computes with, and what the environment says."""
+    return torch.get_num_threads(), os.environ.get("OMP_NUM_THREADS")

@@ -39,10 +39,19 @@ def test_no_tasks_start_no_process():
     assert list(make_engine("local").map(jobs.square, [])) == []
 
 
-def test_threads_are_the_cores_shared_out():
+def test_threads_are_the_cores_shared_out(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert make_engine("local").threads == 1
     assert make_engine("local", workers=1).threads == cores()
     assert make_engine("local", workers=10 * cores()).threads == 1
+
+
+def test_the_users_number_of_threads_is_kept(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    engine = make_engine("local", workers=1)
+    assert engine.threads == 3
+    assert dict(engine.map(jobs.threads, [None])) == {0: (3, "3")}
+    assert dict(Local(workers=1, threads=2).map(jobs.threads, [None])) == {0: (2, "3")}
 
 
 def test_a_killed_worker_is_replaced_and_its_task_tried_again(tmp_path):
