@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import Tensor, nn
 from typing_extensions import dataclass_transform
 
 from acls.errors import InputError, suggest
+from acls.spec import check_field, field_types
 
-M = TypeVar("M", bound="Configured")
+
+class FieldError(InputError, TypeError):
+    """A field that a class does not have, or one that is not given by name."""
 
 
 @dataclass_transform(eq_default=False, kw_only_default=True, field_specifiers=(dataclasses.field,))
@@ -27,43 +29,26 @@ class Configured(nn.Module):
         dataclasses.dataclass(eq=False, kw_only=True, repr=False)(cls)
 
     def __new__(cls, *args: Any, **fields: Any) -> Any:
-        known = {field.name: str(field.type) for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
+        known = field_types(cls)
         for name, value in fields.items():
             if name not in known:
-                raise TypeError(f"{cls.__name__} has no field {name!r}{suggest(name, known)}")
-            _check_kind(f"{cls.__name__}({name}={value!r})", value, known[name])
+                raise FieldError(f"{cls.__name__} has no field {name!r}{suggest(name, known)}")
+            check_field(cls.__name__, name, value, known[name])
         if args:
-            raise TypeError(f"{cls.__name__} takes its fields by name: {cls.__name__}({next(iter(known), '')}=...)")
+            raise FieldError(f"{cls.__name__} takes its fields by name: {cls.__name__}({next(iter(known), '')}=...)")
         module = super().__new__(cls)
         # The generated __init__ assigns the fields, which nn.Module allows only once it is set up itself.
         nn.Module.__init__(module)
         return module
 
     def settings(self) -> dict[str, Any]:
-        """Return the fields as plain values that JSON can hold; a module among them becomes its name and fields."""
-        return {field.name: _plain(_value(self, field)) for field in _fields(self)}
+        """Return the name and all fields as plain values that JSON can hold: what `acls.spec.build` makes it from."""
+        return {"name": type(self).__name__} | {field.name: _plain(_value(self, field)) for field in _fields(self)}
 
     def __repr__(self) -> str:
         """Show the fields that differ from their defaults, as one would write them."""
-        told = [f"{f.name}={_show(_value(self, f))}" for f in _fields(self) if not _is_default(self, f)]
-        return f"{type(self).__name__}({', '.join(told)})"
-
-
-def _check_kind(told: str, value: object, kind: str) -> None:
-    """Raise for text where the field's annotation calls for something else: a slip of the hand, or of the shell."""
-    wanted = {"float": "a number", "int": "a whole number", "bool": "True or False"}.get(kind.removesuffix(" | None"))
-    if wanted is not None and isinstance(value, str):
-        raise InputError(f"{told}: {wanted} is called for, not text")
-    if kind.startswith("tuple[") and not isinstance(value, (tuple, list)):
-        raise InputError(f"{told}: several values are called for, as in (0.25, 0.5)")
-
-
-def make(registry: Mapping[str, type[M]], name: str, what: str, **fields: Any) -> M:
-    """Build a registered class by name; upper and lower case are the same."""
-    by_name = {known.lower(): kind for known, kind in registry.items()}
-    if name.lower() not in by_name:
-        raise InputError(f"there is no {what} {name!r}{suggest(name, registry)}")
-    return by_name[name.lower()](**fields)
+        shown = [f"{f.name}={_show(_value(self, f))}" for f in _fields(self) if not _is_default(self, f)]
+        return f"{type(self).__name__}({', '.join(shown)})"
 
 
 def choose(name: str, value: str, choices: tuple[str, ...]) -> None:
@@ -103,7 +88,7 @@ def _show(value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Configured):
-        return {"name": type(value).__name__, **value.settings()}
+        return value.settings()
     if isinstance(value, Tensor):
         return value.tolist()
     return list(value) if isinstance(value, tuple) else value

@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).parents[1] / "acls"
 
 # Each layer may import itself and what stands above it in this list.
 LAYERS = [
-    {"errors", "options", "calls", "vision"},
+    {"errors", "options", "spec", "vision"},
     {"shapes", "distributed", "modules", "hashing"},
     {"predictions", "storage", "locks"},
     {"metrics"},

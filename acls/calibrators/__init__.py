@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from acls.calibrators.base import Calibrator, FitReport
@@ -23,7 +24,7 @@ from acls.calibrators.selective import Selective
 from acls.calibrators.spline import Spline
 from acls.calibrators.temperature import Temperature
 from acls.calibrators.vector import Vector
-from acls.modules import make
+from acls.spec import Spec, build, parse
 
 REGISTRY: dict[str, type[Calibrator]] = {
     kind.__name__: kind
@@ -48,13 +49,24 @@ REGISTRY: dict[str, type[Calibrator]] = {
 """Every calibrator by its name."""
 
 
-def make_calibrator(name: str, **fields: Any) -> Calibrator:
-    """Build a calibrator by name; upper and lower case are the same.
+def make_calibrator(spec: str | Mapping[str, Any] | Spec | Calibrator, **fields: Any) -> Calibrator:
+    """Build a calibrator from text, or from what its `settings` returned; names in upper or lower case.
 
-    >>> make_calibrator("temperature", objective="ece")
-    Temperature(objective='ece')
+    >>> make_calibrator("temperature", objective="ece"), make_calibrator("Vector(space=log_probs)")
+    (Temperature(objective='ece'), Vector(space='log_probs'))
     """
-    return make(REGISTRY, name, "calibrator", **fields)
+    return build(spec, REGISTRY, "calibrator", **fields)
+
+
+def make_calibrators(text: str) -> list[Calibrator]:
+    """Build the calibrators that a comma-separated text names, each once; ``all`` stands for those of rows of logits.
+
+    >>> make_calibrators("temperature, Temperature, Vector(space=log_probs)")
+    [Temperature(), Vector(space='log_probs')]
+    """
+    rows = [name for name, kind in REGISTRY.items() if kind.pointwise]
+    built = [make_calibrator(spec) for spec in parse(text, "calibrator", {"all": rows})]
+    return list({repr(calibrator): calibrator for calibrator in built}.values())
 
 
 __all__ = [

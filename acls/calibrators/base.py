@@ -145,7 +145,7 @@ class Calibrator(Configured):
         tensors, meta = load_tensors(path)
         if meta.get("acls") != "calibrator":
             raise InputError(f"{path} holds no calibrator: it was not written by Calibrator.save")
-        calibrator = make_calibrator(meta["class"], **json.loads(meta["fields"]))
+        calibrator = make_calibrator({"name": meta["class"], **json.loads(meta["fields"])})
         if not isinstance(calibrator, cls):
             raise InputError(f"{path} holds a {meta['class']}, not a {cls.__name__}: read it with Calibrator.load")
         calibrator.load_state_dict(tensors)

@@ -65,9 +65,9 @@ class _Candidate:
 
 def run(args: argparse.Namespace) -> int:
     """Fit, judge, show, save."""
-    from acls.calibrators.naming import parse_calibrators
+    from acls.calibrators import make_calibrators
 
-    calibrators = parse_calibrators(args.method)
+    calibrators = make_calibrators(args.method)
     for calibrator in calibrators:
         check_pointwise(calibrator)
     if args.folds < 2 or args.bootstrap < 1:
@@ -99,8 +99,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _fitted(args: argparse.Namespace, calibrators: list[Calibrator]) -> list[_Candidate]:
     from acls.calibrators import judge
-    from acls.calibrators.naming import written
     from acls.predictions import ZERO, Predictions, open_batches
+    from acls.spec import written
 
     batches = open_batches(args.val, columns_of(args), ignore_index=args.ignore_index)
     val = Predictions.concat(list(with_progress(batches, f"reading {args.val}", quiet=args.quiet)))

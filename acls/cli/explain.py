@@ -50,9 +50,9 @@ def run(args: argparse.Namespace) -> None:
         check_out(args, args.figure, "figure")
         _draw(args, logits)
         return
-    from acls.losses.naming import parse_losses
+    from acls.losses import make_losses
 
-    rows = [_explain(loss, logits, args.label) for loss in parse_losses(args.methods)]
+    rows = [_explain(loss, logits, args.label) for loss in make_losses(args.methods)]
     if args.json:
         import json
 

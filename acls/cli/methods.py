@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> None:
 
     common = {field.name for field in dataclasses.fields(Loss)}
     settings = {
-        name: {field: value for field, value in kind().settings().items() if field not in common}
+        name: {field: value for field, value in kind().settings().items() if field not in {*common, "name"}}
         for name, kind in REGISTRY.items()
     }
     if args.json:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from acls.errors import InputError, suggest
 from acls.options import Leaf, leaves, override
 from acls.recipes import Recipe
+from acls.spec import Spec, parse_value
 
 # What one says most often, in fewer letters.
 SHORT = {
@@ -49,13 +51,16 @@ def settings_of(args: argparse.Namespace) -> dict[str, str]:
 def apply(recipe: Recipe, given: Mapping[str, str], loss_fields: Mapping[str, Any]) -> Recipe:
     """The recipe with the user's settings; another loss starts without the fields that were set for the old one."""
     values: dict[str, Any] = dict(given)
-    if "loss.name" in values and values["loss.name"].lower() != recipe.loss.name.lower():
-        values["loss.fields"] = dict(loss_fields)
-    elif loss_fields:
-        values["loss.fields"] = {**recipe.loss.fields, **loss_fields}
+    named = Spec.of(values.pop("loss.name", recipe.loss.name), "loss")
+    if twice := sorted(named.fields.keys() & loss_fields.keys()):
+        raise InputError(f"--loss {named} and --loss.{twice[0]}: {twice[0]} is given twice")
+    old = recipe.loss.fields if named.name.lower() == recipe.loss.name.lower() else {}
+    loss = recipe.loss.with_spec(Spec(named.name, {**old, **named.fields, **loss_fields}))
+    if loss != recipe.loss:
+        loss.build()  # raises for a name or a field that does not exist, before anything is read or trained
     if values.get("data.root") not in (None, "none"):
         values["data.root"] = full_path(values["data.root"])
-    return override(recipe, values)
+    return override(replace(recipe, loss=loss), values)
 
 
 def full_path(text: str) -> str:
@@ -63,39 +68,9 @@ def full_path(text: str) -> str:
     return str(Path(text).expanduser().absolute())
 
 
-def read_loss_fields(rest: Sequence[str], loss: str) -> dict[str, Any]:
-    """Read ``--loss.FIELD VALUE`` by the types of the loss's fields."""
-    from acls.losses import REGISTRY
-
-    pairs = dict(_pairs(rest))
-    if not pairs:
-        return {}
-    kinds = {name.lower(): kind for name, kind in REGISTRY.items()}
-    if loss.lower() not in kinds:
-        raise InputError(f"there is no loss {loss!r}{suggest(loss, REGISTRY)}")
-    return {name: read_field(kinds[loss.lower()], name, text) for name, text in pairs.items()}
-
-
-def read_field(kind: Any, name: str, text: str) -> Any:
-    """A field's value from text: a number, a word, true or false, a list, or the name of a loss."""
-    import dataclasses
-    import typing
-
-    from acls.losses import Loss
-    from acls.options import read
-
-    known = [field.name for field in dataclasses.fields(kind) if field.init]
-    if name not in known:
-        raise InputError(f"{kind.__name__} has no field {name!r}{suggest(name, known)}")
-    hint = typing.get_type_hints(kind)[name]
-    if isinstance(hint, type) and issubclass(hint, Loss):
-        return text
-    if name == "class_weight":
-        hint = tuple[float, ...]
-    return read(text, Leaf(f"loss.{name}", hint, ""))
-
-
-def _pairs(rest: Sequence[str]) -> Iterable[tuple[str, str]]:
+def read_loss_fields(rest: Sequence[str]) -> dict[str, Any]:
+    """Read ``--loss.FIELD VALUE`` as the fields of a loss are written: a number, a word, a list, a loss."""
+    fields: dict[str, Any] = {}
     words = list(rest)
     while words:
         name, equals, value = words.pop(0).partition("=")
@@ -106,4 +81,8 @@ def _pairs(rest: Sequence[str]) -> Iterable[tuple[str, str]]:
             if not words:
                 raise InputError(f"{name} needs a value")
             value = words.pop(0)
-        yield name.removeprefix("--loss.").replace("-", "_"), value
+        field = name.removeprefix("--loss.").replace("-", "_")
+        if field in fields:
+            raise InputError(f"{name} is given twice")
+        fields[field] = parse_value(value)
+    return fields

@@ -52,8 +52,7 @@ def run(args: argparse.Namespace) -> int:
             raise InputError("--resume goes on where the run is: pass neither --out nor --dry-run beside it")
         return _train(None, args)
     recipe = _chosen(args)
-    fields = read_loss_fields(args.rest, given.get("loss.name", recipe.loss.name))
-    return _train(apply(recipe, given, fields), args)
+    return _train(apply(recipe, given, read_loss_fields(args.rest)), args)
 
 
 def _chosen(args: argparse.Namespace) -> Recipe:

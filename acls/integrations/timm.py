@@ -20,8 +20,7 @@ from torch.utils.data import DistributedSampler, RandomSampler, SequentialSample
 from acls.errors import InputError
 from acls.integrations import importing
 from acls.integrations.gather import Gathered, sample_numbers
-from acls.losses import Loss
-from acls.losses.naming import parse_losses
+from acls.losses import Loss, make_loss
 from acls.metrics.bins import BINS
 
 with importing("timm", extra="vision"):
@@ -36,11 +35,7 @@ def criterion(loss: Loss | str, mixup: Mixup | Mapping[str, Any] | None = None) 
     loss that must know each sample's class. Warns where Mixup smooths the labels by itself, as it does by 0.1 unless
     told otherwise: the loss would smooth them a second time.
     """
-    if isinstance(loss, str):
-        named = parse_losses(loss)
-        if len(named) != 1:
-            raise InputError(f"{loss!r} names {len(named)} losses, but one is called for")
-        loss = named[0]
+    loss = make_loss(loss)
     if mixup is None:
         return loss
     if any(part.refuses_soft_targets for part in loss.stack()):

@@ -6,6 +6,7 @@ a method, write a `Loss` or a `Regularized` in a file of its own and add it to `
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from acls.losses.acls import ACLS
@@ -29,7 +30,7 @@ from acls.losses.mdca import MDCA
 from acls.losses.mmce import MMCE
 from acls.losses.patra import Patra
 from acls.losses.smoothing import Rule, Side, effective_label, rule_loss, table
-from acls.modules import make
+from acls.spec import Spec, build, parse
 
 REGISTRY: dict[str, type[Loss]] = {
     kind.__name__: kind
@@ -40,9 +41,25 @@ REGISTRY: dict[str, type[Loss]] = {
 }  # fmt: skip
 
 
-def make_loss(name: str, **fields: Any) -> Loss:
-    """Build a loss by its class name, in upper or lower case: ``make_loss("acls", margin=6.0)``."""
-    return make(REGISTRY, name, "loss", **fields)
+GROUPS = {
+    "paper": ("CE", "LabelSmoothing", "Focal", "FLSD", "ECP", "MMCE", "MDCA", "CPC", "MbLS", "CRL", "ACLS"),
+    "all": tuple(REGISTRY),
+}
+"""Names that stand for several losses."""
+
+
+def make_loss(spec: str | Mapping[str, Any] | Spec | Loss, **fields: Any) -> Loss:
+    """Build a loss from text, or from what `Loss.settings` returns; names in upper or lower case.
+
+    >>> make_loss("acls", margin=6.0), make_loss("MDCA(base=Focal(gamma=1))")
+    (ACLS(margin=6.0), MDCA(base=Focal(gamma=1.0)))
+    """
+    return build(spec, REGISTRY, "loss", **fields)
+
+
+def make_losses(text: str) -> list[Loss]:
+    """Build the losses that a comma-separated text names; ``paper`` and ``all`` stand for those of that group."""
+    return [make_loss(spec) for spec in parse(text, "loss", GROUPS)]
 
 
 __all__ = [

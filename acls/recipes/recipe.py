@@ -7,13 +7,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from acls.data import DataOptions
 from acls.errors import InputError, require
 from acls.models import ModelOptions
 from acls.options import from_plain, option, to_plain
+from acls.spec import Spec, fill
 from acls.storage import write_text
+
+if TYPE_CHECKING:
+    from acls.losses import Loss
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,24 @@ class LossOptions:
     fields: dict[str, Any] = field(
         default_factory=dict, metadata={"help": "fields of the method, set by --loss.FIELD VALUE"}
     )
+
+    def build(self, **fields: Any) -> Loss:
+        """Make the loss; ``fields``, such as the data's ignore_index, are for those that the user has not set."""
+        from acls.losses import REGISTRY, make_loss
+
+        spec = fill(Spec.of({"name": self.name, **self.fields}), REGISTRY, "loss", self.protocol)
+        return make_loss(Spec(spec.name, {**fields, **spec.fields}))
+
+    def with_spec(self, spec: Spec) -> LossOptions:
+        """The same protocol with another loss."""
+        fields = spec.plain()
+        return LossOptions(fields.pop("name"), self.protocol, fields)
+
+    def complete(self) -> LossOptions:
+        """The same loss with all settings written out, so that it stays what it is when a default changes."""
+        settings = Spec.of(self.build())
+        own = {name: value for name, value in settings.fields.items() if name in self.fields or name != "ignore_index"}
+        return self.with_spec(Spec(settings.name, own))
 
 
 @dataclass(frozen=True)

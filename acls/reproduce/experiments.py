@@ -6,19 +6,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from acls.calibrators import Calibrator, Temperature
 from acls.recipes import find
 from acls.reproduce import published
 from acls.reproduce.claims import Claim
 from acls.reproduce.published import Published
+from acls.spec import Spec
 
 
 @dataclass(frozen=True)
 class Line:
-    """A row of a table: a method as one writes it, and what is done afterwards."""
+    """A row of a table: a method, and the calibrator that is fitted afterwards."""
 
-    method: str
-    """As `acls.study.methods` reads it, ``{margin}`` being the recipe's; a method with a margin gets that anyway."""
-    posthoc: str = "none"
+    method: Spec
+    """Without the recipe's margin, which a method that has one gets anyway."""
+    posthoc: Calibrator | None = None
+    margin_field: str = ""
+    """Another field that the recipe's margin is for."""
+
+
+def _line(name: str, posthoc: Calibrator | None = None, margin_field: str = "", **fields: Any) -> Line:
+    return Line(Spec(name, fields), posthoc, margin_field)
 
 
 @dataclass(frozen=True)
@@ -36,28 +44,28 @@ class Experiment:
 
 
 LINES = {
-    "CE": Line("CE"),
-    "CE + TS": Line("CE", posthoc="Temperature"),
-    "MMCE": Line("MMCE"),
-    "ECP": Line("ECP"),
-    "LS": Line("LabelSmoothing"),
-    "FL": Line("Focal"),
-    "FLSD": Line("FLSD"),
-    "MDCA": Line("MDCA"),
-    "CPC": Line("CPC"),
-    "MbLS": Line("MbLS"),
-    "CRL": Line("CRL"),
-    "ACLS": Line("ACLS"),
-    "ACLS, AR only": Line("ACLS(condition=always)"),
-    "ACLS, CR only": Line("ACLS(smoothing=constant)"),
-    "CRL, ranking": Line("CRL"),
-    "CRL, margin": Line("CRL(condition=margin, logit_margin={margin})"),
-    "ACLS, ranking": Line("ACLS(condition=ranking)"),
-    "ACLS, margin": Line("ACLS"),
-    "CutMix": Line("CutMix"),
-    "CaPE": Line("CaPE"),
-    "MC dropout": Line("MCDropout"),
-    "Patra": Line("Patra(base=Focal(gamma=1.0))"),
+    "CE": _line("CE"),
+    "CE + TS": _line("CE", Temperature()),
+    "MMCE": _line("MMCE"),
+    "ECP": _line("ECP"),
+    "LS": _line("LabelSmoothing"),
+    "FL": _line("Focal"),
+    "FLSD": _line("FLSD"),
+    "MDCA": _line("MDCA"),
+    "CPC": _line("CPC"),
+    "MbLS": _line("MbLS"),
+    "CRL": _line("CRL"),
+    "ACLS": _line("ACLS"),
+    "ACLS, AR only": _line("ACLS", condition="always"),
+    "ACLS, CR only": _line("ACLS", smoothing="constant"),
+    "CRL, ranking": _line("CRL"),
+    "CRL, margin": _line("CRL", condition="margin", margin_field="logit_margin"),
+    "ACLS, ranking": _line("ACLS", condition="ranking"),
+    "ACLS, margin": _line("ACLS"),
+    "CutMix": _line("CutMix"),
+    "CaPE": _line("CaPE"),
+    "MC dropout": _line("MCDropout"),
+    "Patra": _line("Patra", base=Spec("Focal", {"gamma": 1.0})),
 }
 
 
@@ -116,7 +124,7 @@ EXPERIMENTS = {
     "tableA": Experiment(
         "Table A: the grid of λ1 and λ2, on the validation split",
         {
-            f"λ1 {first:g}, λ2 {second:g}": Line(f"ACLS(lambda1={first}, lambda2={second})")
+            f"λ1 {first:g}, λ2 {second:g}": _line("ACLS", lambda1=first, lambda2=second)
             for first in published.LAMBDA_1
             for second in published.LAMBDA_2
         },

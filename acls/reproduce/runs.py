@@ -8,20 +8,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from acls.calls import parse_calls
 from acls.errors import InputError
+from acls.losses import ACLS
 from acls.metrics.intervals import REPLICATES
 from acls.options import override
 from acls.predictions import Predictions
 from acls.recipes import Recipe, find
 from acls.reproduce.experiments import EMBEDDED, SMALL, Line
+from acls.spec import Spec
 from acls.study.engine import Engine
-from acls.study.methods import methods_of
+from acls.study.methods import method_of
 from acls.study.progress import Progress
 from acls.study.ranking import Resampled, resample
 from acls.study.resamples import resampled
 from acls.study.runs import (
-    NONE,
     Cell,
     Failed,
     calibrator_name,
@@ -83,10 +83,8 @@ class Study:
     def rows(self, label: str, split: str = "test") -> list[Row]:
         """The rows of a line, a seed each."""
         line = self.lines[label]
-        (method,) = methods_of(self.recipe, self._text(line))
-        posthoc = _posthoc(line.posthoc)
-        rows = chosen(self._cells, Store(self._folder).rows())
-        found = [row for row in rows if row.method == method.name and row.posthoc == posthoc]
+        key = method_of(self.recipe, self._spec(line)).name, calibrator_name(line.posthoc)
+        found = [row for row in chosen(self._cells, Store(self._folder).rows()) if (row.method, row.posthoc) == key]
         return found if split == "test" else [self._remeasured(row, line, split) for row in found]
 
     def folder(self, row: Row) -> RunFolder:
@@ -112,7 +110,7 @@ class Study:
         return resample(counted)
 
     def _remeasured(self, row: Row, line: Line, split: str) -> Row:
-        if line.posthoc != NONE:
+        if line.posthoc is not None:
             raise InputError(f"{line.posthoc} is fitted on the validation split, so it is not measured on {split}")
         worth = evaluated(self.predictions(row, split)).worth(REPLICATES)
         return replace(row, split=split, n=worth.n, metrics=numbers(worth), protocol={**row.protocol, "split": split})
@@ -123,17 +121,14 @@ class Study:
 
     @cached_property
     def _cells(self) -> list[Cell]:
-        methods = ", ".join(dict.fromkeys(self._text(line) for line in self.lines.values()))
-        posthoc = ", ".join(dict.fromkeys(line.posthoc for line in self.lines.values()))
-        return plan(self._folder, self.recipe, methods, self.setup.seeds, posthoc)
+        posthoc = [line.posthoc for line in self.lines.values() if line.posthoc is not None]
+        return plan(self._folder, self.recipe, map(self._spec, self.lines.values()), self.setup.seeds, posthoc)
 
-    def _text(self, line: Line) -> str:
-        return line.method.format(margin=self.recipe.loss.protocol.get("margin", 10.0))
-
-
-def _posthoc(text: str) -> str:
-    (call,) = parse_calls(text, "calibrators", "temperature")
-    return calibrator_name(call)
+    def _spec(self, line: Line) -> Spec:
+        if not line.margin_field:
+            return line.method
+        margin = self.recipe.loss.protocol.get("margin", ACLS.margin)
+        return Spec(line.method.name, {**line.method.fields, line.margin_field: margin})
 
 
 def studies(setup: Setup, papers: Iterable[str], lines: Mapping[str, Line]) -> dict[str, Study]:

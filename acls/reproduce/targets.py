@@ -20,14 +20,13 @@ from acls.reproduce import published, summary
 from acls.reproduce.claims import Judged, judge
 from acls.reproduce.experiments import EMBEDDED, EXPERIMENTS, LINES, MARGINS, Experiment, Line
 from acls.reproduce.runs import Setup, Study, studies
-from acls.shapes import IGNORE_INDEX
+from acls.spec import Spec
 from acls.storage import write_text
 from acls.study.runs import Failed, evaluated
 from acls.study.store import Number, Row
 from acls.train import predict_run
 from acls.train.checkpoint import load_state
 from acls.train.folder import open_run
-from acls.train.session import build_loss
 
 
 @dataclass
@@ -265,7 +264,7 @@ def _figure3(name: str, setup: Setup) -> Reproduced:
 
 
 def _figure_a(name: str, setup: Setup) -> Reproduced:
-    lines = {f"margin {m:g}": Line(f"ACLS(margin={m})") for m in MARGINS}
+    lines = {f"margin {m:g}": Line(Spec("ACLS", {"margin": m})) for m in MARGINS}
     papers = ("tiny_imagenet_resnet50",)
     result = Reproduced(name, "Figure A: ECE against the margin, on the validation split")
     _note_scale(result, setup, papers)
@@ -310,7 +309,7 @@ def _penalties(study: Study, row: Row) -> torch.Tensor:
     outputs = predict_run(folder.path, part="train")
     assert outputs.scores is not None
     _, recipe = open_run(folder.path)
-    loss = build_loss(recipe.loss, ignore_index=IGNORE_INDEX)
+    loss = recipe.loss.build()
     loss.prepare(n_train=len(outputs.labels), n_classes=outputs.scores.shape[1])
     loss.load_state_dict(load_state(folder.resume)["loss"])
     loss.reduction = "none"

@@ -1,19 +1,16 @@
-"""Methods of a study, as one writes them: a loss, or a way of training or predicting that is not one, on any loss."""
+"""Methods of a study: a loss, or a way of training or predicting that changes the recipe, on any loss."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from acls.calls import Call
 from acls.errors import InputError, suggest
-from acls.losses.naming import name_losses
+from acls.losses import GROUPS, REGISTRY
 from acls.options import leaves, override, read
 from acls.recipes import Recipe
-from acls.shapes import IGNORE_INDEX
-from acls.train.session import build_loss
+from acls.spec import Spec, find, parse, written
 
 
 @dataclass(frozen=True)
@@ -52,45 +49,35 @@ class Method:
     recipe: Recipe
 
 
-def methods_of(recipe: Recipe, text: str) -> list[Method]:
-    """The methods that a text names, as in ``"CE, ACLS(margin=6), CutMix, CutMix(base=ACLS)"``, each once."""
-    found = (_apply(recipe, call) for call in name_losses(text))
+def methods_of(recipe: Recipe, methods: str | Iterable[Spec]) -> list[Method]:
+    """The methods, each once, as in ``"CE, ACLS(margin=6), CutMix(base=ACLS)"``; ``paper`` and ``all`` are groups."""
+    specs = parse(methods, "method", GROUPS) if isinstance(methods, str) else methods
+    found = (method_of(recipe, spec) for spec in specs)
     return list({method.name: method for method in found}.values())
+
+
+def method_of(recipe: Recipe, spec: Spec) -> Method:
+    """The method applied to the recipe, whose protocol sets the fields that were not given, such as a margin."""
+    name = find(spec.name, (*REGISTRY, *TECHNIQUES), "method")
+    if name in REGISTRY:
+        changed = replace(recipe, loss=recipe.loss.with_spec(spec))
+        return Method(written(changed.loss.build()), changed)
+    technique, known, given = TECHNIQUES[name], leaves(Recipe), dict(spec.fields)
+    below = method_of(recipe, Spec.of(given.pop("base", "CE"), "loss"))
+    for field_name in given:
+        if field_name not in technique.fields:
+            raise InputError(f"{name} has no field {field_name!r}{suggest(field_name, [*technique.fields, 'base'])}")
+    shown, settings = {}, dict(technique.fixed)
+    for field_name, (setting, default) in technique.fields.items():
+        settings[setting] = read(given.get(field_name, default), known[setting])
+        if settings[setting] != default:
+            shown[field_name] = settings[setting]
+    if below.name != "CE":
+        shown["base"] = Spec(below.name)
+    return Method(str(Spec(name, shown)), override(below.recipe, settings))
 
 
 def decided_by(method: str) -> set[str]:
     """The settings, apart from the loss, that a method so named decides on itself."""
-    words = set(re.findall(r"\w+", method))
-    return {setting for name, technique in TECHNIQUES.items() if name in words for setting in technique.settings}
-
-
-def _apply(recipe: Recipe, call: Call) -> Method:
-    by_name = {name.lower(): name for name in TECHNIQUES}
-    if call.name.lower() not in by_name:
-        return _with_loss(recipe, call)
-    name = by_name[call.name.lower()]
-    technique = TECHNIQUES[name]
-    given = dict(call.fields)
-    base = given.pop("base", Call("CE"))
-    below = _apply(recipe, Call(base) if isinstance(base, str) else base)
-    settings, shown = dict(technique.fixed), []
-    known = leaves(Recipe)
-    for field_name in given:
-        if field_name not in technique.fields:
-            raise InputError(f"{name} has no field {field_name!r}{suggest(field_name, [*technique.fields, 'base'])}")
-    for field_name, (setting, default) in technique.fields.items():
-        value = read(given.get(field_name, default), known[setting])
-        settings[setting] = value
-        if value != default:
-            shown.append(f"{field_name}={value!r}")
-    if below.name != "CE":
-        shown.append(f"base={below.name}")
-    written = f"{name}({', '.join(shown)})" if shown else name
-    return Method(written, override(below.recipe, settings))
-
-
-def _with_loss(recipe: Recipe, call: Call) -> Method:
-    fields = {name: value.plain() if isinstance(value, Call) else value for name, value in call.fields.items()}
-    options = replace(recipe.loss, name=call.name, fields=fields)
-    name = repr(build_loss(options, ignore_index=IGNORE_INDEX)).removesuffix("()")
-    return Method(name, replace(recipe, loss=options))
+    names = Spec.of(method).names()
+    return {setting for name, technique in TECHNIQUES.items() if name in names for setting in technique.settings}

@@ -7,6 +7,7 @@ off goes on from its last checkpoint.
 
 from __future__ import annotations
 
+import copy
 import csv
 import json
 import re
@@ -16,9 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from acls.calibrators import Calibrator
-from acls.calibrators.naming import build, written
-from acls.calls import Call, parse_calls
+from acls.calibrators import Calibrator, make_calibrator
 from acls.errors import InputError
 from acls.evaluation import Evaluation, Worth
 from acls.locks import hold
@@ -27,6 +26,7 @@ from acls.metrics.intervals import REPLICATES
 from acls.options import from_plain, to_plain
 from acls.predictions import Predictions
 from acls.recipes import Recipe, load_recipe
+from acls.spec import Spec, parse, written
 from acls.study.engine import Engine
 from acls.study.methods import decided_by, methods_of
 from acls.study.progress import Progress
@@ -47,8 +47,8 @@ class Cell:
     folder: str
     """Of the study, absolute: a worker may have another working folder."""
     run: str
-    posthoc: tuple[Call, ...]
-    """`NONE` for the network as it is."""
+    posthoc: tuple[Calibrator | None, ...]
+    """None for the network as it is."""
 
     @property
     def path(self) -> RunFolder:
@@ -64,14 +64,21 @@ class Failed:
     why: str
 
 
-def plan(folder: str | Path, recipe: Recipe, methods: str, seeds: Iterable[int], posthoc: str = NONE) -> list[Cell]:
+def plan(
+    folder: str | Path,
+    recipe: Recipe,
+    methods: str | Iterable[Spec],
+    seeds: Iterable[int],
+    posthoc: str | Iterable[Calibrator] = NONE,
+) -> list[Cell]:
     """The cells of a study, seed by seed, so that a study broken off has compared all methods on some.
 
-    ``methods`` is written as for `acls.study.methods`, ``posthoc`` as ``"temperature, ETS(objective=nll)"``; the
+    ``methods`` may be text as in `acls.study.methods`, ``posthoc`` as in ``"temperature, ETS(objective=nll)"``; the
     network as it is always is measured.
     """
-    calibrators = [call for call in parse_calls(posthoc, "calibrators", "temperature, ETS") if call.name != NONE]
-    after = (Call(NONE), *{calibrator_name(call): call for call in calibrators}.values())
+    if isinstance(posthoc, str):
+        posthoc = [make_calibrator(spec) for spec in parse(posthoc, "calibrator", {NONE: ()})]
+    after = (None, *{calibrator_name(one): one for one in posthoc}.values())
     found = methods_of(recipe, methods)
     return [
         Cell(
@@ -111,7 +118,7 @@ def missing(cells: Iterable[Cell], rows: Iterable[Row]) -> list[Cell]:
     stored = {row.key for row in rows}
     rest = []
     for cell in cells:
-        left = tuple(call for call in cell.posthoc if _blank(cell, call).key not in stored)
+        left = tuple(one for one in cell.posthoc if _blank(cell, one).key not in stored)
         if left:
             rest.append(replace(cell, posthoc=left))
     return rest
@@ -121,7 +128,7 @@ def chosen(cells: Sequence[Cell], rows: Iterable[Row]) -> list[Row]:
     """The stored rows of the cells: those of one post-hoc method together, methods in the order of the cells."""
     stored = {row.key: row for row in rows}
     methods = list(dict.fromkeys(cell.method for cell in cells))
-    wanted = [_blank(cell, call) for cell in cells for call in cell.posthoc]
+    wanted = [_blank(cell, one) for cell in cells for one in cell.posthoc]
     posthocs = list(dict.fromkeys(row.posthoc for row in wanted))
     wanted.sort(key=lambda row: (posthocs.index(row.posthoc), methods.index(row.method), row.seed))
     return [stored[row.key] for row in wanted if row.key in stored]
@@ -139,7 +146,7 @@ def run_cell(cell: Cell) -> list[Row] | Failed:
                 resume(folder.path, show=False)
         except TrainingStopped as error:
             return Failed(cell.method, cell.recipe.seed, str(error))
-        return [_measured(cell, call) for call in cell.posthoc]
+        return [_measured(cell, one) for one in cell.posthoc]
 
 
 def outputs(folder: str | Path, row: Row) -> Predictions:
@@ -188,31 +195,31 @@ def protocol(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def calibrator_name(call: Call) -> str:
+def calibrator_name(calibrator: Calibrator | None) -> str:
     """A calibrator as one would write it; `NONE` for none."""
-    return NONE if call.name == NONE else written(build(call))
+    return NONE if calibrator is None else written(calibrator)
 
 
-def _blank(cell: Cell, call: Call) -> Row:
+def _blank(cell: Cell, calibrator: Calibrator | None) -> Row:
     """The row of a cell before anything is measured."""
     settings = {"recipe": to_plain(cell.recipe)}
-    name, told = cell.recipe.name, protocol(cell.recipe)
-    return Row(cell.method, cell.recipe.seed, name, calibrator_name(call), "test", 0, {}, told, 0.0, cell.run, settings)
+    name, how, posthoc = cell.recipe.name, protocol(cell.recipe), calibrator_name(calibrator)
+    return Row(cell.method, cell.recipe.seed, name, posthoc, "test", 0, {}, how, 0.0, cell.run, settings)
 
 
-def _measured(cell: Cell, call: Call) -> Row:
-    folder, blank = cell.path, _blank(cell, call)
+def _measured(cell: Cell, calibrator: Calibrator | None) -> Row:
+    folder, blank = cell.path, _blank(cell, calibrator)
     test = Predictions.load(folder.predictions("test"))
     summary = json.loads(folder.summary.read_text(encoding="utf-8"))
-    if call.name != NONE:
+    if calibrator is not None:
         val = Predictions.load(folder.predictions("val"))
         assert val.scores is not None
-        calibrator = build(call).fit(val.scores, val.labels, group=val.image)
+        calibrator = copy.deepcopy(calibrator).fit(val.scores, val.labels, group=val.image)
         calibrator.save(_calibrator_file(folder, blank.posthoc))
         test = _calibrated(calibrator, test)
     worth = evaluated(test).worth(REPLICATES)
     metrics = numbers(worth)
-    if call.name == NONE:
+    if calibrator is None:
         for name in ("miou", "miou_foreground"):  # of whole label maps, which the saved predictions are a part of
             if name in summary["test"]:
                 metrics[name] = Number(value=summary["test"][name], low=None, high=None, floor=None, floor_high=None)
@@ -248,6 +255,8 @@ def _check_settings(cells: Sequence[Cell], rows: Sequence[Row]) -> None:
             same = by_method.get(row.method)
             free = set() if same else decided_by(cells[0].method) | decided_by(row.method)
             _refuse_other(from_plain(Recipe, row.settings["recipe"]), same or cells[0], free)
+            if same is not None:
+                _refuse_other_loss(row, same)
 
 
 def _refuse_other(theirs: Recipe, cell: Cell, free: set[str]) -> None:
@@ -257,6 +266,17 @@ def _refuse_other(theirs: Recipe, cell: Cell, free: set[str]) -> None:
             raise InputError(
                 f"the study in {cell.folder} has runs with {name} {there.get(name)}, but {here[name]} came: "
                 "pass the same settings to go on with it, or another --out"
+            )
+
+
+def _refuse_other_loss(row: Row, cell: Cell) -> None:
+    """Raise where the stored method has the same name with other settings: a default has changed since."""
+    there, here = _flat(row.settings["loss"]), _flat(cell.recipe.loss.build().settings())
+    for name in there.keys() & here.keys() - {"ignore_index"}:
+        if there[name] != here[name]:
+            raise InputError(
+                f"the study in {cell.folder} has {row.method} with {name}={there[name]}, but it is now {here[name]}: "
+                f"write {name} out in --methods, or pass another --out"
             )
 
 

@@ -22,7 +22,6 @@ from acls.errors import InputError, require
 from acls.locks import hold
 from acls.options import override, to_plain
 from acls.recipes import LossOptions, Recipe, load_recipe
-from acls.shapes import IGNORE_INDEX
 from acls.study.advisor import unbeaten
 from acls.study.engine import Engine
 from acls.study.space import Axis, grid
@@ -31,7 +30,7 @@ from acls.train.checkpoint import load_state
 from acls.train.guards import disk_errors, interruptions, own_generator
 from acls.train.loop import run_epoch
 from acls.train.progress import Progress
-from acls.train.session import Session, build_loss
+from acls.train.session import Session
 from acls.train.state import Progressed, restore
 
 ALLOWANCE = 0.01
@@ -130,7 +129,7 @@ class Search:
         fields = {name: value for name, value in params.items() if name not in settings}
         recipe = override(self.recipe, settings)
         loss = LossOptions(recipe.loss.name, recipe.loss.protocol, {**recipe.loss.fields, **fields})
-        build_loss(loss, ignore_index=IGNORE_INDEX)  # raises for a field that it does not have
+        loss.build()  # raises for a field that it does not have
         return replace(recipe, loss=loss)
 
 

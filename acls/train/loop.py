@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ def fit(recipe: Recipe, out: str | Path | None = None, *, show: bool = True) -> 
         session = Session(recipe, show=show)
         folder = RunFolder(Path(session.fabric.broadcast(str(out) if out is not None else str(new_folder(recipe)))))
         if session.fabric.is_global_zero:
-            folder.start(recipe, session.data.splits())
+            folder.start(replace(recipe, loss=recipe.loss.complete()), session.data.splits())
         return _run(session, folder, Progressed(), show)
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Iterator
-from dataclasses import fields
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,11 +15,11 @@ from acls.data.keyed import generator
 from acls.data.mix import mix
 from acls.data.parts import Batch, Data, Draw, Part, batches, in_order
 from acls.errors import InputError
-from acls.losses import ACLS, REGISTRY, Loss, make_loss
+from acls.losses import ACLS
 from acls.models import build_model
 from acls.models.weights import sha256
 from acls.options import check
-from acls.recipes import LossOptions, OptimOptions, Recipe
+from acls.recipes import OptimOptions, Recipe
 from acls.train.loggers import check_loggers
 from acls.train.precision import make_fabric
 from acls.train.selection import check_select
@@ -48,7 +45,7 @@ class Session:
             self.weights = {"sha256": sha256(recipe.model.weights), "left_out": "".join(left_out)}
         if len(shape) == 3:
             self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.loss = build_loss(recipe.loss, ignore_index=self.data.void)
+        self.loss = recipe.loss.build(ignore_index=self.data.void)
         self.loss.prepare(n_train=len(self.data.train), n_classes=self.data.n_classes)
         self.loss.to(self.fabric.device)
         self.optimizer = build_optimizer(recipe.optim, self.model)
@@ -150,31 +147,6 @@ class Session:
             for buffer in self.model.buffers():
                 own = buffer if distributed.rank() == 0 else torch.zeros_like(buffer)
                 buffer.copy_(distributed.all_reduce(own))
-
-
-def build_loss(options: LossOptions, *, ignore_index: int) -> Loss:
-    """Make the loss of a recipe: the protocol's fields where it has them, then the user's."""
-    names = {name.lower(): name for name in REGISTRY}
-    kind = REGISTRY.get(names.get(options.name.lower(), ""))
-    # CRL's margin is a switch, not the distance of logits that a protocol means.
-    known = {field.name for field in fields(kind) if field.type != "bool"} if kind is not None else set()
-    given = {name: value for name, value in options.protocol.items() if name in known}
-    given |= {"ignore_index": ignore_index, **options.fields}
-    if kind is not None:
-        given = {name: _field(kind, name, value) for name, value in given.items()}
-    try:
-        return make_loss(options.name, **given)
-    except TypeError as error:  # an unknown field, with the name that was meant
-        raise InputError(str(error)) from error
-
-
-def _field(kind: type[Loss], name: str, value: Any) -> Any:
-    """A field's value; a loss inside a loss is given by its name, or by a dictionary of its name and fields."""
-    hint = typing.get_type_hints(kind).get(name)
-    if isinstance(hint, type) and issubclass(hint, Loss) and not isinstance(value, Loss):
-        inner = {"name": value} if isinstance(value, str) else dict(value)
-        return make_loss(inner.pop("name"), **inner)
-    return value
 
 
 def build_optimizer(options: OptimOptions, model: nn.Module) -> torch.optim.Optimizer:

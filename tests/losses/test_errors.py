@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from acls.errors import InputError
-from acls.losses import ACLS, CE, CRL, MDCA, MMCE, REGISTRY, AutoACLS, CaPE, Epoch, Focal, Patra, make_loss
-from acls.losses.naming import parse_losses
+from acls.losses import ACLS, CE, CRL, MDCA, MMCE, REGISTRY, AutoACLS, CaPE, Epoch, Focal, Patra, make_loss, make_losses
 
 Z, Y = torch.zeros(8, 21, 64, 64), torch.zeros(8, 64, 64, dtype=torch.long)
 
@@ -69,9 +68,9 @@ def test_an_unknown_loss_is_answered_with_the_nearest():
         (ACLS, {"base": MMCE(), "reduction": "none"}, "has a term for the whole batch"),
         (MDCA, {"base": Focal(ignore_index=255)}, "set ignore_index, reduction and class_weight on MDCA"),
         (MDCA, {"base": torch.nn.CrossEntropyLoss()}, "is not a loss of acls"),
-        (ACLS, {"margin": "six"}, r"ACLS\(margin='six'\): a number is called for, not text"),
-        (MMCE, {"weighted": "no"}, r"MMCE\(weighted='no'\): True or False is called for"),
-        (Patra, {"prune_at": 0.5}, "several values are called for"),
+        (ACLS, {"margin": "six"}, r"ACLS\(margin='six'\): expected a finite number, got 'six'"),
+        (MMCE, {"weighted": "no"}, r"MMCE\(weighted='no'\): expected True or False"),
+        (Patra, {"prune_at": 0.5}, "expected several values"),
         (AutoACLS, {"margin": 0.0}, "starts above 0"),
     ],
 )
@@ -113,7 +112,7 @@ def test_one_class_is_refused_with_the_way_out():
 
 
 def test_words_for_true_false_and_none_are_read_as_such():
-    losses = parse_losses("MMCE(weighted=false), MMCE(weighted=True), CE(class_weight=none)")
+    losses = make_losses("MMCE(weighted=false), MMCE(weighted=True), CE(class_weight=none)")
     assert [repr(loss) for loss in losses] == ["MMCE()", "MMCE(weighted=True)", "CE()"]
 
 

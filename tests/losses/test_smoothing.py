@@ -8,8 +8,21 @@ import torch.nn.functional as F
 
 from acls.cli import main
 from acls.errors import InputError
-from acls.losses import ACLS, CE, MDCA, REGISTRY, Focal, MbLS, Rule, Side, effective_label, rule_loss, table
-from acls.losses.naming import GROUPS, parse_losses
+from acls.losses import (
+    ACLS,
+    CE,
+    GROUPS,
+    MDCA,
+    REGISTRY,
+    Focal,
+    MbLS,
+    Rule,
+    Side,
+    effective_label,
+    make_losses,
+    rule_loss,
+    table,
+)
 from acls.report.figures import smoothing as figure1
 from tests.contract.losses import inputs, value_and_gradient
 
@@ -73,19 +86,19 @@ def test_the_table_has_a_row_for_every_pointwise_method():
 
 def test_losses_are_read_as_they_are_printed():
     text = "CE(), ACLS(margin=6.0, form='printed-loss'), MDCA(base=Focal(gamma=1.0)), ACLS(form=printed-loss)"
-    losses = parse_losses(text)
+    losses = make_losses(text)
     assert [repr(loss) for loss in losses[:3]] == text.split(", ", 1)[:1] + [repr(loss) for loss in losses[1:3]]
     assert repr(losses[1]) == "ACLS(margin=6.0, form='printed-loss')"
     assert repr(losses[2]) == "MDCA(base=Focal(gamma=1.0))"
     assert losses[3].form == "printed-loss"
-    assert len(parse_losses("paper")) == len(GROUPS["paper"])
-    assert len(parse_losses("all")) == len(REGISTRY)
+    assert len(make_losses("paper")) == len(GROUPS["paper"])
+    assert len(make_losses("all")) == len(REGISTRY)
 
 
 @pytest.mark.parametrize("text", ["", "CE ACLS", "ACLS(6)", "3", "__import__('os')", "ACLS(margn=1)", "ACLS(**{})"])
 def test_text_that_names_no_losses_is_refused(text):
     with pytest.raises(InputError):
-        parse_losses(text)
+        make_losses(text)
 
 
 def test_explain_prints_labels_f_and_c(capsys):

@@ -1,5 +1,7 @@
 """Methods of a study: losses, and ways of training and predicting that are not losses."""
 
+from dataclasses import replace
+
 import pytest
 
 from acls.errors import InputError
@@ -73,3 +75,13 @@ def test_a_study_with_other_settings_of_a_technique_is_refused(tmp_path):
     (mixed,) = methods_of(recipe, "CutMix")
     with pytest.raises(InputError, match=r"has runs with data.mix none, but cutmix came"):
         run_study(plan(tmp_path, mixed.recipe, "CE", [2]), make_engine(workers=1))
+
+
+def test_a_stored_name_means_what_it_was_trained_with_though_a_default_has_changed(tmp_path):
+    cells = plan(tmp_path, digits(epochs=1, limit_batches=1), "MDCA", [1])
+    run_study(cells, make_engine(workers=1))
+    (row,) = Store(tmp_path).rows()
+    then = {**row.settings["loss"], "weight": 0.5}  # as if 0.5 had been the default
+    Store(tmp_path).add(replace(row, settings={**row.settings, "loss": then}))
+    with pytest.raises(InputError, match=r"has MDCA with weight=0.5, but it is now 1.0: write weight out"):
+        run_study(cells, make_engine(workers=1))

@@ -2,13 +2,14 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
+from acls.losses import make_loss
 from acls.predictions import Predictions
-from acls.recipes import LossOptions
+from acls.recipes import load_recipe
 from acls.train import fit
-from acls.train.session import build_loss
 from tests.train.quick import ALL, digits, maps
 
 
@@ -21,16 +22,19 @@ def test_every_loss_trains(name, recipe, tmp_path):
     assert all(math.isfinite(value) for value in row.values())
     assert 0 <= row["val/regulariser_active"] <= 1
     settings = json.loads((tmp_path / "run" / "summary.json").read_text())["loss"]
-    again = build_loss(LossOptions(name=ALL[name].name, fields=settings), ignore_index=0)
-    assert again.settings() == settings
+    assert make_loss(settings).settings() == settings
+    recorded = load_recipe(tmp_path / "run" / "recipe.yaml").loss
+    assert replace(recorded, protocol={}).build(ignore_index=settings["ignore_index"]).settings() == settings
     assert len(Predictions.load(tmp_path / "run" / "predictions" / "test.safetensors")) > 0
 
 
 def test_the_protocols_margin_goes_to_methods_that_have_one_and_the_users_field_wins():
     options = ALL["ACLS"]
-    assert build_loss(options, ignore_index=-100).margin == 1.0
-    assert build_loss(ALL["MbLS"], ignore_index=255).ignore_index == 255
-    assert build_loss(ALL["CRL"], ignore_index=-100).margin is True
+    assert options.build().margin == 1.0
+    assert ALL["MbLS"].build(ignore_index=255).ignore_index == 255
+    assert ALL["CRL"].build().margin is True
     own = type(options)(name="acls", protocol={"margin": 6.0}, fields={"margin": 2.0, "base": "Focal"})
-    assert build_loss(own, ignore_index=-100).margin == 2.0
-    assert type(build_loss(own, ignore_index=-100).base).__name__ == "Focal"
+    assert own.build().margin == 2.0
+    assert type(own.build().base).__name__ == "Focal"
+    nested = type(options)(name="MDCA", protocol={"margin": 6.0}, fields={"base": {"name": "DCA", "base": "ACLS"}})
+    assert repr(nested.build()) == "MDCA(base=DCA(base=ACLS(margin=6.0)))"

@@ -1,0 +1,240 @@
+"""Losses, calibrators and methods as text, as a dictionary and as an object, each made from the others.
+
+Text is what an object prints, ``ACLS(margin=6.0, base=Focal(gamma=1.0))``; a word needs no quotes, a method without
+fields no brackets. A dictionary is what `Configured.settings` returns: ``{"name": "ACLS", "margin": 6.0, ...}``.
+Reading needs no torch.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import math
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import Any, TypeVar
+
+from acls.errors import InputError, suggest
+
+T = TypeVar("T")
+_WORDS = {"true": True, "false": False, "none": None}
+"""As they are written in JSON and YAML, and by Python itself."""
+_UNREADABLE = (SyntaxError, ValueError, TypeError, RecursionError, MemoryError)
+"""What Python's parser raises for text that is not Python."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """The name of a method with the fields that were given; a field that is a method itself is a `Spec`."""
+
+    name: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, given: Any, what: str = "method") -> Spec:
+        """Read text that names one method, a dictionary with a name, or an object that has `settings`.
+
+        >>> Spec.of({"name": "MDCA", "base": {"name": "Focal", "gamma": 1.0}})
+        Spec(name='MDCA', fields={'base': Spec(name='Focal', fields={'gamma': 1.0})})
+        """
+        if isinstance(given, Spec):
+            return given
+        if isinstance(given, str):
+            specs = parse(given, what)
+            if len(specs) != 1:
+                raise InputError(f"expected one {what}, got {len(specs)}: {given!r}")
+            return specs[0]
+        plain = given.settings() if hasattr(given, "settings") else given
+        if not isinstance(plain, Mapping) or not isinstance(plain.get("name"), str):
+            raise InputError(f"expected a {what} by its name, or a dictionary with a name, got {given!r}")
+        fields = {name: cls.of(value) if _is_spec(value) else value for name, value in plain.items() if name != "name"}
+        return cls(plain["name"], fields)
+
+    def plain(self) -> dict[str, Any]:
+        """Name and fields as one dictionary, for JSON and YAML."""
+        fields = {name: value.plain() if isinstance(value, Spec) else value for name, value in self.fields.items()}
+        return {"name": self.name, **fields}
+
+    def names(self) -> set[str]:
+        """The names of the method and of every method inside it."""
+        inner = [value.names() for value in self.fields.values() if isinstance(value, Spec)]
+        return {self.name}.union(*inner, {value for value in self.fields.values() if isinstance(value, str)})
+
+    def __str__(self) -> str:
+        """The text that is read as this spec again."""
+        fields = (f"{name}={value if isinstance(value, Spec) else repr(value)}" for name, value in self.fields.items())
+        return f"{self.name}({', '.join(fields)})" if self.fields else self.name
+
+
+def written(method: object) -> str:
+    """An object as one would type it: ``CE``, ``ACLS(margin=6.0)``."""
+    return repr(method).removesuffix("()")
+
+
+def parse(text: str, what: str = "method", groups: Mapping[str, Sequence[str]] | None = None) -> list[Spec]:
+    """Read methods separated by commas; the name of a group stands for its members.
+
+    >>> parse("CE, ACLS(form=released)")
+    [Spec(name='CE', fields={}), Spec(name='ACLS', fields={'form': 'released'})]
+    """
+    try:
+        entries = ast.parse(f"[{text}]", mode="eval").body
+    except _UNREADABLE:
+        entries = None
+    if not isinstance(entries, ast.List) or not entries.elts:
+        raise InputError(f"expected a {what}, or several separated by commas, such as NAME(FIELD=VALUE), got {text!r}")
+    specs = (_spec(entry, text) for entry in entries.elts)
+    known = groups or {}
+    return [
+        member
+        for spec in specs
+        for member in ([Spec(name) for name in known[spec.name]] if str(spec) in known else [spec])
+    ]
+
+
+def parse_value(text: str) -> Any:
+    """Read the value of a field: a number, a word, true, false or none, a list, or a method."""
+    try:
+        return _value(ast.parse(text.strip(), mode="eval").body, text)
+    except _UNREADABLE as error:
+        if isinstance(error, InputError):
+            raise
+        return text  # a path, or words: the field's type tells whether it takes them
+
+
+def build(given: Any, kinds: Mapping[str, type[T]], what: str, **fields: Any) -> T:
+    """Make the object that text, a dictionary or a `Spec` describes, and those inside it; an object stays as it is.
+
+    ``kinds`` are the classes by name, in upper or lower case; ``fields`` are added to those that are given.
+    """
+    if not fields and isinstance(given, tuple(kinds.values())):
+        return typing.cast("T", given)
+    spec = Spec.of(given, what)
+    twice = sorted(spec.fields.keys() & fields.keys())
+    if twice:
+        raise InputError(f"{spec}: {twice[0]} is given twice")
+    kind = kinds[find(spec.name, kinds, what)]
+    hints, values = field_types(kind), dict[str, Any]()
+    for name, value in {**spec.fields, **fields}.items():
+        if name not in hints:
+            raise InputError(f"{kind.__name__} has no field {name!r}{suggest(name, hints)}")
+        if _is_family(hints[name], kinds) and not isinstance(value, hints[name]):
+            if not _is_named(value):
+                raise InputError(f"{kind.__name__}({name}={value!r}): expected a {what}, got {value!r}")
+            values[name] = build(value, kinds, what)
+        else:
+            values[name] = str(value) if isinstance(value, Spec) else value
+    return kind(**values)
+
+
+def find(name: str, known: Iterable[str], what: str) -> str:
+    """The name as it is known; upper and lower case are the same."""
+    by_name = {one.lower(): one for one in known}
+    if name.lower() not in by_name:
+        raise InputError(f"there is no {what} {name!r}{suggest(name, by_name.values())}")
+    return by_name[name.lower()]
+
+
+def fill(spec: Spec, kinds: Mapping[str, type[T]], what: str, values: Mapping[str, Any]) -> Spec:
+    """Add each value to every method, also inside, that has such a field and was not given it.
+
+    A switch of that name is another thing: CRL's ``margin`` is no distance of logits.
+    """
+    hints = field_types(kinds[find(spec.name, kinds, what)])
+    added = {name: value for name, value in values.items() if name in hints and hints[name] is not bool}
+    given = dict(spec.fields)
+    for name, value in given.items():
+        if _is_family(hints.get(name), kinds) and _is_named(value):
+            given[name] = fill(Spec.of(value), kinds, what, values)
+    return Spec(spec.name, {**added, **given})
+
+
+def _field_types(kind: Any) -> dict[str, Any]:
+    try:
+        hints = typing.get_type_hints(kind)
+    except NameError:
+        hints = {}
+    return {one.name: hints.get(one.name, Any) for one in dataclasses.fields(kind) if one.init}
+
+
+field_types: Callable[[type], dict[str, Any]] = functools.cache(_field_types)
+"""The type of each field that a class is made with; `Any` where an annotation cannot be resolved."""
+
+
+def check_field(owner: str, name: str, value: object, kind: Any) -> None:
+    """Raise unless the value can be one of the field's type; numbers must be finite."""
+    options = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
+    if value is None and type(None) in options:
+        return
+    bases = [getattr(typing.get_origin(option) or option, "__name__", "") for option in options]
+    known = [_EXPECTED[base] for base in bases if base in _EXPECTED]
+    if known and not any(fits(value) for _, fits in known):
+        raise InputError(f"{owner}({name}={value!r}): expected {' or '.join(told for told, _ in known)}, got {value!r}")
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, str | bool | Sequence | Mapping) or value is None:
+        return False
+    return not isinstance(value, Real) or math.isfinite(value)
+
+
+def _is_numbers(value: object) -> bool:
+    return all(map(_is_number, value)) if isinstance(value, list | tuple) else not isinstance(value, str | Mapping)
+
+
+_EXPECTED: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "float": ("a finite number", _is_number),
+    "int": ("a whole number", lambda value: _is_number(value) and not isinstance(value, float)),
+    "bool": ("True or False", lambda value: isinstance(value, bool) or _is_number(value)),
+    "str": ("a word", lambda value: isinstance(value, str)),
+    "tuple": ("several values, such as (0.25, 0.5)", lambda value: isinstance(value, list | tuple)),
+    "Tensor": ("a list of numbers", _is_numbers),
+}
+"""By the name of a type: what it is called, and whether a value can be one."""
+
+
+def _is_family(hint: Any, kinds: Mapping[str, type]) -> bool:
+    """Whether a field of that type holds one of the kinds."""
+    return isinstance(hint, type) and hint is not object and any(issubclass(kind, hint) for kind in kinds.values())
+
+
+def _is_spec(value: object) -> bool:
+    return isinstance(value, Spec) or hasattr(value, "settings") or (isinstance(value, Mapping) and "name" in value)
+
+
+def _is_named(value: object) -> bool:
+    return _is_spec(value) or isinstance(value, str)
+
+
+def _spec(entry: ast.expr, text: str) -> Spec:
+    if isinstance(entry, ast.Name):
+        return Spec(entry.id)
+    if isinstance(entry, ast.Call) and isinstance(entry.func, ast.Name) and not entry.args:
+        fields: dict[str, Any] = {}
+        for keyword in entry.keywords:
+            if keyword.arg is None or keyword.arg in fields:
+                why = "expected FIELD=VALUE" if keyword.arg is None else f"{keyword.arg} is given twice"
+                raise InputError(f"{ast.unparse(entry)}: {why}")
+            fields[keyword.arg] = _value(keyword.value, text)
+        return Spec(entry.func.id, fields)
+    raise InputError(f"expected a method such as NAME(FIELD=VALUE), got {ast.unparse(entry)!r} in {text!r}")
+
+
+def _value(value: ast.expr, text: str) -> Any:
+    if isinstance(value, ast.Name):
+        return _WORDS.get(value.id.lower(), value.id)
+    if isinstance(value, ast.Call):
+        return _spec(value, text)
+    try:
+        return ast.literal_eval(value)
+    except _UNREADABLE:
+        # A hyphenated word, such as printed-loss, parses as a difference of names.
+        word = ast.unparse(value).replace(" - ", "-")
+    if not re.fullmatch(r"[A-Za-z_][\w-]*", word):
+        raise InputError(f"expected a number, a word, a list or a method, got {word!r} in {text!r}")
+    return word
