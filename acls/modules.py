@@ -41,6 +41,11 @@ class Configured(nn.Module):
         nn.Module.__init__(module)
         return module
 
+    @classmethod
+    def upgraded(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields that an earlier version recorded as this version names them."""
+        return fields
+
     def settings(self) -> dict[str, Any]:
         """Return the name and all fields as plain values that JSON can hold: what `acls.spec.build` makes it from."""
         return {"name": type(self).__name__} | {field.name: _plain(_value(self, field)) for field in _fields(self)}

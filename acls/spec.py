@@ -120,7 +120,8 @@ def build(given: Any, kinds: Mapping[str, type[T]], what: str, **fields: Any) ->
         raise InputError(f"{spec}: {twice[0]} is given twice")
     kind = kinds[find(spec.name, kinds, what)]
     hints, values = field_types(kind), dict[str, Any]()
-    for name, value in {**spec.fields, **fields}.items():
+    upgraded = getattr(kind, "upgraded", dict)  # fields that an earlier version recorded, as this one names them
+    for name, value in upgraded({**spec.fields, **fields}).items():
         if name not in hints:
             raise InputError(f"{kind.__name__} has no field {name!r}{suggest(name, hints)}")
         if _is_family(hints[name], kinds) and not isinstance(value, hints[name]):

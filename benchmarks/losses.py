@@ -2,9 +2,8 @@
 
     python benchmarks/losses.py [--no-compile] [--turns 15]
 
-Prints the targets of ACLS first: eager and compiled time, and peak memory. Exits with 1 if one is missed. Compiled by
-``loss.compile()``; beside it ``torch.compile(loss)``, which has its own cost in each direction: with a small batch it
-makes cross-entropy itself slower.
+Prints the targets of ACLS first: time eager and under ``torch.compile(loss)``, and peak memory. Exits with 1 if one is
+missed. A batch of (128, 10) has no target: there both losses take microseconds, most of them spent outside the loss.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from torch import Tensor, nn
 from acls.losses import ACLS, CPC, MMCE, REGISTRY, MbLS
 
 SIZES = [(128, 10), (256, 1000), (500_000, 21)]
-EAGER = {(128, 10): 3.5, (256, 1000): 3.2, (500_000, 21): 1.7}
-COMPILED = {(128, 10): 2.0, (256, 1000): 2.0, (500_000, 21): 1.2}
+EAGER = {(256, 1000): 3.2, (500_000, 21): 1.9}
+COMPILED = {(256, 1000): 2.0, (500_000, 21): 1.0}
 
 
 class Released(nn.Module):
@@ -73,27 +72,22 @@ def targets(turns: int, compiled: bool) -> bool:
         }
         if compiled:
             torch._dynamo.reset()
-            candidates["ACLS in a compiled graph"] = torch.compile(acls, fullgraph=True)
-            candidates["ACLS, compiled"] = ACLS(margin=6.0)
-            candidates["ACLS, compiled"].compile()
+            candidates["ACLS, compiled"] = torch.compile(acls)
         times = best_times(
             {name: functools.partial(step, loss, z, y) for name, loss in candidates.items()}, turns=turns
         )
-        unit = times["cross-entropy"]
-        eager = times["ACLS"] / unit
-        kept &= eager <= EAGER[n, k]
-        print(f"({n}, {k})  cross-entropy {1e6 * unit:.0f} µs;  ACLS {verdict(eager, EAGER[n, k])}", end="")
-        if compiled:
-            ratio = times["ACLS, compiled"] / unit
-            kept &= ratio <= COMPILED[n, k]
-            graph = times["ACLS in a compiled graph"] / unit
+        unit = times.pop("cross-entropy")
+        print(f"({n}, {k})  cross-entropy {1e6 * unit:.0f} µs", end="")
+        for name, time in times.items():
+            limit = {"ACLS": EAGER, "ACLS, compiled": COMPILED}.get(name, {}).get((n, k))
+            kept &= limit is None or time / unit <= limit
             print(
-                f";  compiled by its own method {verdict(ratio, COMPILED[n, k])}, by torch.compile {graph:.2f}", end=""
+                f";  {name} {time / unit:.2f}" if limit is None else f";  {name} {verdict(time / unit, limit)}", end=""
             )
-        print(f";  the released ACLS {times['the released ACLS'] / unit:.2f}")
+        print()
     plain, ours = peak_tensors(F.cross_entropy), peak_tensors(ACLS(margin=6.0))
-    kept &= ours <= plain + 1
-    print(f"peak memory in logits: cross-entropy {plain:.2f};  ACLS {verdict(ours, plain + 1)}")
+    kept &= ours <= plain
+    print(f"peak memory in logits: cross-entropy {plain:.2f};  ACLS {verdict(ours, plain)}")
     return kept
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from acls.losses.acls import ACLS
+from acls.losses.acls import ACLS, acls_penalty
 from acls.losses.adafocal import AdaFocal
 from acls.losses.auto import AutoACLS
 from acls.losses.base import About, Epoch, Loss, Regularized
@@ -25,7 +25,7 @@ from acls.losses.flsd import FLSD
 from acls.losses.focal import Focal
 from acls.losses.inverse_focal import InverseFocal
 from acls.losses.label_smoothing import LabelSmoothing
-from acls.losses.mbls import MbLS
+from acls.losses.mbls import MbLS, mbls_penalty
 from acls.losses.mdca import MDCA
 from acls.losses.mmce import MMCE
 from acls.losses.patra import Patra
@@ -65,5 +65,5 @@ def make_losses(text: str) -> list[Loss]:
 __all__ = [
     "ACLS", "CE", "CPC", "CRL", "DCA", "ECP", "FLSD", "MDCA", "MMCE", "REGISTRY", "About", "AdaFocal", "AutoACLS",
     "Brier", "CaPE", "DualFocal", "Epoch", "Focal", "InverseFocal", "LabelSmoothing", "Loss", "MbLS", "Patra",
-    "Regularized", "Rule", "Side", "effective_label", "make_loss", "rule_loss", "table",
+    "Regularized", "Rule", "Side", "acls_penalty", "effective_label", "make_loss", "mbls_penalty", "rule_loss", "table",
 ]  # fmt: skip

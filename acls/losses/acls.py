@@ -11,31 +11,76 @@ from acls.errors import InputError
 from acls.losses.base import About
 from acls.losses.history import Ranked, next_in_batch, sample_means
 from acls.losses.margin import MarginTerm, OnePass
-from acls.losses.numerics import log_confidence
-from acls.losses.smoothing import Rule, Side, View, always
+from acls.losses.numerics import FAR, log_confidence
+from acls.losses.smoothing import Rule, penalty_rule
 from acls.modules import choose
 from acls.shapes import Positions
 
 
 @dataclass(frozen=True)
-class _Form:
-    from_zero: bool
-    """The predicted class's logit is measured from 0, not from the smallest logit."""
-    stopped: bool
-    """No gradient goes through the smallest logit, nor through the largest in the other classes' term."""
-    averaged: bool
+class Form:
+    """What sets one way of writing ACLS down apart from the others."""
+
+    floor: str = "min"
+    """What the predicted class's logit is measured from: the "min" or the "mean" of the other logits, or "zero"."""
+    stopped: bool = False
+    """No gradient flows through the floor, nor through z_ŷ in the other classes' term."""
+    averaged: bool = True
     """The other classes' term is averaged over K - 1 classes, not added up."""
-    halved: bool
+    halved: bool = False
     """Squares are halved, so that the gradient has no factor 2."""
 
 
 FORMS = {
-    "paper": _Form(from_zero=False, stopped=False, averaged=True, halved=False),
-    "released": _Form(from_zero=True, stopped=True, averaged=True, halved=False),
-    "stopped": _Form(from_zero=False, stopped=True, averaged=True, halved=False),
-    "printed-loss": _Form(from_zero=False, stopped=False, averaged=False, halved=False),
-    "printed-gradient": _Form(from_zero=False, stopped=True, averaged=False, halved=True),
+    "paper": Form(),
+    "released": Form(floor="zero", stopped=True),
+    "centred": Form(floor="mean"),
+    "stopped": Form(stopped=True),
+    "printed-loss": Form(averaged=False),
+    "printed-gradient": Form(stopped=True, averaged=False, halved=True),
 }
+
+
+def acls_penalty(
+    logits: Tensor,
+    *,
+    margin: float | Tensor = 10.0,
+    lambda1: float = 0.1,
+    lambda2: float = 0.01,
+    form: str = "paper",
+    smoothing: str = "adaptive",
+    condition: str = "margin",
+) -> tuple[Tensor, Tensor]:
+    """Return the two terms of ACLS (Eq. 13) of logits ``(N, K, *D)``, one value per position ``(N, *D)`` each.
+
+    lambda1 max(0, z_ŷ - min_k z_k - M)^2 and lambda2/(K-1) sum_{j≠ŷ} max(0, z_ŷ - z_j - M)^2, with ŷ the predicted
+    class, the first where several tie, and M the margin. The other arguments are explained in `ACLS`.
+
+    >>> acls_penalty(torch.tensor([[12.0, 6.0, 2.0, -1.0]]), margin=6.0)
+    (tensor([4.9000]), tensor([0.2167]))
+    """
+    how, z = FORMS[form], logits
+    largest, predicted = z.max(1, keepdim=True)
+    is_other = (largest - z < FAR).scatter(1, predicted, False)  # a masked class is left out
+    gaps = torch.where(is_other, largest - z, 0.0)
+    if how.floor == "min":
+        floor = largest - gaps.max(1, keepdim=True).values
+    elif how.floor == "mean":
+        floor = largest - gaps.sum(1, keepdim=True) / is_other.sum(1, keepdim=True).clamp(min=1)
+    else:
+        floor = torch.zeros_like(largest)
+    if how.stopped:
+        floor, gaps = floor.detach(), torch.where(is_other, largest.detach() - z, 0.0)
+    lead, gaps = largest - floor - margin, torch.where(is_other, gaps - margin, 0.0)
+    if condition == "margin":
+        lead, gaps = lead.relu().clamp(max=FAR), gaps.relu()
+    if smoothing == "adaptive":
+        half = 0.5 if how.halved else 1.0
+        lead, gaps = half * lead.square(), half * gaps.square()
+    if how.floor == "zero":
+        lead = lead * (z == largest).sum(1, keepdim=True)  # as the authors' code: once per tied class
+    average = z.shape[1] - 1 if how.averaged else 1
+    return lambda1 * lead.squeeze(1), lambda2 / average * gaps.sum(1)
 
 
 class ACLS(Ranked, OnePass):
@@ -47,7 +92,9 @@ class ACLS(Ranked, OnePass):
     ``form``: ``"paper"`` is the printed loss (Eq. 13) with the second term averaged as in the authors' code; its
     gradient sums to zero over classes, so a constant added to all logits changes nothing. ``"released"`` is the
     authors' code: z_ŷ itself instead of z_ŷ - min z, and no gradient through z_ŷ in the second term; there
-    lambda1 = alpha pos_lambda and lambda2 = alpha neg_lambda. ``"stopped"`` is ``"paper"`` with no gradient through
+    lambda1 = alpha pos_lambda and lambda2 = alpha neg_lambda. ``"centred"`` is ``"paper"`` with the mean of the other
+    logits instead of the smallest: what the first term takes from the predicted class goes evenly to the others, as in
+    label smoothing, not to the least likely class alone. ``"stopped"`` is ``"paper"`` with no gradient through
     min z and through z_ŷ in the second term; ``"printed-loss"`` adds the second term up, and ``"printed-gradient"`` has
     exactly the gradient of Eq. 12, which is no loss's gradient. In the forms with stopped gradients the logits can
     drift by a constant, and ``"stopped"`` has been seen to fall to chance: see the errata.
@@ -80,82 +127,68 @@ class ACLS(Ranked, OnePass):
         return self.condition == "ranking"
 
     def penalty(self, at: Positions) -> dict[str, Tensor]:
-        predicted, others = self._term(at.n_classes).parts(at.logits)
+        predicted, others = self._penalty(at.logits)
         if self.condition == "ranking":
             gate = self._ranked_wrongly(at)
             predicted, others = predicted * gate, others * gate
         return {"predicted": predicted, "others": others}
 
     def fused_term(self, n_classes: int) -> MarginTerm | None:
-        return self._term(n_classes) if self.condition == "margin" else None
+        if self.condition != "margin":
+            return None
+        how, adaptive = FORMS[self.form], self.smoothing == "adaptive"
+        half = 0.5 if how.halved and adaptive else 1.0
+        return MarginTerm(
+            margin=self._margin(),
+            down=half * self.lambda1,
+            up=half * self.lambda2 / (n_classes - 1 if how.averaged else 1),
+            power=2 if adaptive else 1,
+            floor=how.floor,
+            stopped=how.stopped,
+        )
 
     def rule(self, n_classes: int) -> Rule | None:
         if self.condition == "ranking":
             return None
-        term = self._term(n_classes)
+        down, up = self._formulas()
+        return self.rule_on_cross_entropy(penalty_rule(lambda z: sum(self._penalty(z), z.new_zeros(())), down, up))
 
-        def slope(excess: Tensor, weight: float) -> Tensor:
-            return 2 * weight * excess if term.power == 2 else torch.full_like(excess, weight)
+    def _margin(self) -> float | Tensor:
+        return self.margin
 
-        def lead(at: View) -> Tensor:
-            return (at.z.amax(1, keepdim=True) if term.from_zero else at.gap.amax(1, keepdim=True)) - term.margin
-
-        def exceeds(at: View) -> Tensor:
-            return (lead(at) > 0).expand_as(at.z) if term.clipped else always(at)
-
-        def others_exceed(at: View) -> Tensor:
-            return at.gap > term.margin if term.clipped else always(at)
-
-        def lowered(at: View) -> Tensor:
-            amount = slope(lead(at), term.down)
-            if term.from_zero:
-                amount = amount * (at.gap == 0).sum(1, keepdim=True)
-            if not term.stopped:
-                by_others = torch.where(others_exceed(at), slope(at.gap - term.margin, term.up), 0.0)
-                amount = amount + by_others.scatter(1, at.predicted, 0.0).sum(1, keepdim=True)
-            return amount.expand_as(at.z)
-
-        def raised(at: View) -> Tensor:
-            amount = slope(at.gap - term.margin, term.up)
-            if term.stopped:
-                return amount
-            return amount + torch.where(at.is_lowest, slope(lead(at), term.down), 0.0)
-
-        floor = "" if term.from_zero else " - min z"
-        falls, rises = _formulas(term, FORMS[self.form])
-        return self.rule_on_cross_entropy(
-            Rule(
-                down=Side(
-                    lowered,
-                    when=exceeds,
-                    formula=falls,
-                    condition=f"z_ŷ{floor} > M" if term.clipped else "1",
-                ),
-                up=Side(
-                    raised,
-                    when=others_exceed,
-                    formula=rises,
-                    condition="z_ŷ - z_j > M" if term.clipped else "1",
-                ),
-            )
+    def _penalty(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        return acls_penalty(
+            logits,
+            margin=self._margin(),
+            lambda1=self.lambda1,
+            lambda2=self.lambda2,
+            form=self.form,
+            smoothing=self.smoothing,
+            condition=self.condition,
         )
 
-    def _term(self, n_classes: int) -> MarginTerm:
-        form = FORMS[self.form]
-        adaptive = self.smoothing == "adaptive"
-        half = 0.5 if form.halved and adaptive else 1.0
-        return MarginTerm(
-            margin=self.margin,
-            down=half * self.lambda1,
-            up=half * self.lambda2 / (n_classes - 1 if form.averaged else 1),
-            power=2 if adaptive else 1,
-            from_zero=form.from_zero,
-            stopped=form.stopped,
-            clipped=self.condition == "margin",
-        )
+    def _formulas(self) -> tuple[tuple[str, str], tuple[str, str]]:
+        """Return f and C at the predicted class, and at the others, as one would write them."""
+        how, clipped = FORMS[self.form], self.condition == "margin"
+        floor = {"min": " - min z", "mean": " - z̄", "zero": ""}[how.floor]
+        weight = "λ2/(K-1)" if how.averaged else "λ2"
+        if self.smoothing == "adaptive":
+            two = "" if how.halved else "2 "
+            falls, rises = f"{two}λ1 (z_ŷ{floor} - M)", f"{two}{weight} (z_ŷ - z_j - M)"
+            back = f"{two}{weight} " + ("Σ_j max(0, z_ŷ - z_j - M)" if clipped else "Σ_j≠ŷ (z_ŷ - z_j - M)")
+        else:
+            falls, rises, back = "λ1", weight, f"{weight} Σ_j C_j"
+        if_falls, if_rises = (f"z_ŷ{floor} > M", "z_ŷ - z_j > M") if clipped else ("1", "1")
+        if how.stopped:
+            return (falls, if_falls), (rises, if_rises)
+        if how.floor == "min":
+            return (f"{falls} + {back}", if_falls), (f"{rises}, and at min z the λ1 term", if_rises)
+        either = f"{if_falls} or {if_rises}" if clipped else "1"
+        if_falls = f"{if_falls} or z_ŷ - min z > M" if clipped else "1"
+        return (f"{falls} + {back}", if_falls), (f"{rises} + the λ1 term/(K-1)", either)
 
     def _ranked_wrongly(self, at: Positions) -> Tensor:
-        """Return 1 where a sample and the next rank differently by history and by confidence, a position each."""
+        """Return 1 where a sample and the next rank differently by history and by confidence, per position."""
         with torch.no_grad():
             correct = self.history.rank_value(at).to(at.logits.dtype)
             confidence = sample_means(log_confidence(at.logits)[0].exp(), at)
@@ -163,15 +196,3 @@ class ACLS(Ranked, OnePass):
             wrongly = (correct - correct[other]) * (confidence - confidence[other]) < 0
         n_positions = at.logits.shape[0] // max(1, at.shape[0])
         return wrongly.to(at.logits.dtype).repeat_interleave(n_positions)
-
-
-def _formulas(term: MarginTerm, form: _Form) -> tuple[str, str]:
-    """Return f at the predicted class and at the others as one would write them."""
-    two, weight = "" if form.halved else "2 ", "λ2/(K-1)" if form.averaged else "λ2"
-    floor = "" if term.from_zero else " - min z"
-    if term.power == 2:
-        falls, rises = f"{two}λ1 (z_ŷ{floor} - M)", f"{two}{weight} (z_ŷ - z_j - M)"
-        others = f"{two}{weight} " + ("Σ_j max(0, z_ŷ - z_j - M)" if term.clipped else "Σ_j≠ŷ (z_ŷ - z_j - M)")
-    else:
-        falls, rises, others = "λ1", weight, f"{weight} Σ_j C_j"
-    return (falls, rises) if term.stopped else (f"{falls} + {others}", f"{rises}, and at min z the λ1 term")

@@ -2,79 +2,74 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from acls.errors import InputError
-from acls.losses.base import About, Epoch
+from acls.losses.base import About
 from acls.losses.margin import MarginTerm, OnePass
-from acls.losses.smoothing import Rule, Side
-from acls.modules import choose
+from acls.losses.numerics import FAR
+from acls.losses.smoothing import Rule, penalty_rule
 from acls.shapes import Positions
+
+_SCHEDULE = ("schedule", "mu", "max_weight", "step_size")
+
+
+def mbls_penalty(logits: Tensor, *, margin: float = 10.0, weight: float = 0.1) -> Tensor:
+    """Return weight/K sum_k max(0, z_ŷ - z_k - margin) of logits ``(N, K, *D)``, one value per position ``(N, *D)``.
+
+    >>> mbls_penalty(torch.tensor([[12.0, 6.0, 2.0, -1.0]]), margin=6.0)
+    tensor([0.2750])
+    """
+    excess = (logits.max(1, keepdim=True).values - logits - margin).relu()
+    excess = torch.where(excess < FAR, excess, 0.0)  # a masked class exceeds no margin
+    return weight / logits.shape[1] * excess.sum(1)
 
 
 class MbLS(OnePass):
     """Cross-entropy plus weight/K sum_k max(0, z_ŷ - z_k - margin): logits may differ by the margin for free.
 
-    The gradient goes through the largest logit too, so the predicted class is penalised, contrary to what the ACLS
-    paper's Table 2 says. The published margin is 6 on CIFAR-10 and 10 elsewhere. ``schedule`` changes the weight after
-    each epoch as the reference code offers (no published number uses it): ``"add"`` adds ``mu``, ``"multiply"``
-    multiplies by it, ``"step"`` multiplies every ``step_size`` epochs, never above ``max_weight``.
+    `mbls_penalty` is the second part. The gradient flows through the largest logit too, so the predicted class is
+    penalised, contrary to what the ACLS paper's Table 2 says. The published margin is 6 on CIFAR-10 and 10 elsewhere.
     Liu et al., CVPR 2022.
     """
 
     weight: float = 0.1
     margin: float = 10.0
-    schedule: str = "constant"
-    mu: float = 1.0
-    max_weight: float = 100.0
-    step_size: int = 100
 
     about = About("Margin-based label smoothing", "Liu et al.", "CVPR", 2022, kind="CR")
 
-    current_weight: Tensor = field(init=False)
-
     def __post_init__(self) -> None:
-        choose("schedule", self.schedule, ("constant", "add", "multiply", "step"))
         if self.margin < 0:
-            raise InputError(f"margin={self.margin} is negative")
+            raise InputError(f"margin={self.margin}: expected 0 or more")
         super().__post_init__()
-        self.register_buffer("current_weight", torch.tensor(self.weight, dtype=torch.float64))
+
+    @classmethod
+    def upgraded(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        """Drop the weight schedule that version 0.1.0 recorded, unless it changed the weight."""
+        if fields.get("schedule", "constant") != "constant":
+            raise InputError(
+                f"MbLS(schedule={fields['schedule']!r}): weight schedules were removed after version 0.1.0"
+            )
+        return {name: value for name, value in fields.items() if name not in _SCHEDULE}
 
     def penalty(self, at: Positions) -> dict[str, Tensor]:
-        _, excess = self._term(1.0).parts(at.logits)
-        weight = self.weight if self.schedule == "constant" else self.current_weight.to(at.logits.dtype)
-        return {"margin": excess * weight / at.n_classes}
+        return {"margin": mbls_penalty(at.logits, margin=self.margin, weight=self.weight)}
 
-    def fused_term(self, n_classes: int) -> MarginTerm | None:
-        return self._term(self.weight / n_classes) if self.schedule == "constant" else None
+    def fused_term(self, n_classes: int) -> MarginTerm:
+        return MarginTerm(margin=self.margin, down=0.0, up=self.weight / n_classes, power=1)
 
-    def end_epoch(self, now: Epoch) -> None:
-        super().end_epoch(now)
-        if self.schedule == "add":
-            self.current_weight += self.mu
-        elif self.schedule == "multiply" or (self.schedule == "step" and (now.number + 1) % self.step_size == 0):
-            self.current_weight *= self.mu
-        self.current_weight.clamp_(max=self.max_weight)
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        state_dict.pop(f"{prefix}current_weight", None)  # a buffer of version 0.1.0
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def rule(self, n_classes: int) -> Rule | None:
-        share = float(self.current_weight) / n_classes
         return self.rule_on_cross_entropy(
-            Rule(
-                down=Side(
-                    lambda at: share * (at.gap > self.margin).to(at.z.dtype).sum(1, keepdim=True).expand_as(at.z),
-                    formula="w/K #{k: z_ŷ - z_k > M}",
-                ),
-                up=Side(
-                    lambda at: at.z.new_full(at.z.shape, share),
-                    when=lambda at: at.gap > self.margin,
-                    formula="w/K",
-                    condition="z_ŷ - z_j > M",
-                ),
+            penalty_rule(
+                lambda z: mbls_penalty(z, margin=self.margin, weight=self.weight),
+                down=("w/K #{k: z_ŷ - z_k > M}", "max z - min z > M"),
+                up=("w/K", "z_ŷ - z_j > M"),
             )
         )
-
-    def _term(self, up: float) -> MarginTerm:
-        return MarginTerm(margin=self.margin, down=0.0, up=up, power=1)

@@ -9,6 +9,9 @@ from torch import Tensor
 
 from acls.shapes import Positions
 
+FAR = 1e15
+"""A class whose logit lies this far below the largest, or is -inf, is masked: regularisers leave it out."""
+
 
 def top(z: Tensor) -> tuple[Tensor, Tensor]:
     """Return the largest logit of each row and its class, both ``(M, 1)``; the first class where several tie."""

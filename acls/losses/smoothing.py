@@ -121,6 +121,38 @@ class Rule:
         at_pivot = torch.zeros_like(z, dtype=torch.bool).scatter(1, pivot, True)
         return torch.where(at_pivot, self.down.amount(at), -self.up.amount(at))
 
+    def acts(self, z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return where the label is changed, each ``(M,)`` bool: at the pivot class, and at any other class.
+
+        Their means are the shares of samples on which a regulariser acts.
+
+        >>> from acls.losses import ACLS
+        >>> logits = torch.tensor([[5.0, 0.0, -4.0], [7.0, 2.0, -1.0], [3.0, 1.0, 0.0]])
+        >>> ACLS(margin=6.0, form="released").rule(3).acts(logits, torch.tensor([0, 1, 2]))
+        (tensor([False,  True, False]), tensor([ True,  True, False]))
+        """
+        changed = self.smoothing(z, y) != 0
+        pivot = View(z, y).predicted if self.pivot == "predicted" else y.unsqueeze(1)
+        return changed.gather(1, pivot).squeeze(1), changed.scatter(1, pivot, False).any(1)
+
+
+def penalty_rule(penalty: Callable[[Tensor], Tensor], down: tuple[str, str], up: tuple[str, str]) -> Rule:
+    """Return the rule of cross-entropy plus ``penalty(z)``, one value per row of logits: f is the penalty's gradient.
+
+    C is true where f is not 0. ``down`` and ``up`` are the formula and the condition as one would write them.
+    """
+
+    def gradient(at: View) -> Tensor:
+        z = at.z.detach().requires_grad_()
+        with torch.enable_grad():
+            (found,) = torch.autograd.grad(penalty(z).sum(), z)
+        return found
+
+    def acts(at: View) -> Tensor:
+        return gradient(at) != 0
+
+    return Rule(down=Side(gradient, acts, *down), up=Side(lambda at: -gradient(at), acts, *up))
+
 
 def effective_label(
     loss: Callable[..., Tensor],

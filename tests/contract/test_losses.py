@@ -34,7 +34,6 @@ VARIANTS = [
     (MMCE, {"weighted": True}),
     (MDCA, {"base": Focal(gamma=1.0)}),
     (MbLS, {"margin": 1.0}),
-    (MbLS, {"schedule": "multiply", "mu": 1.5}),
     (CRL, {"target": "margin"}),
     (CRL, {"target": "entropy", "margin": False}),
     (CRL, {"condition": "margin", "logit_margin": 2.0}),

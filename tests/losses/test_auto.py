@@ -8,7 +8,7 @@ import torch
 
 from acls.errors import InputError
 from acls.losses import ACLS, AutoACLS, Epoch, effective_label
-from acls.losses.auto import LARGEST, confidence_scale
+from acls.losses.auto import confidence_scale
 
 
 def epoch(logits, target, batch=64):
@@ -73,14 +73,33 @@ def test_the_margin_survives_saving_loading_and_copying():
     assert repr(auto) == "AutoACLS(margin=6.0)"  # where it starts, not where it is
 
 
-def test_a_network_that_is_always_right_ends_without_a_regulariser():
+def test_the_margin_stays_within_its_reach():
     z = 3 * torch.eye(5).repeat(4, 1)
     y = torch.arange(5).repeat(4)
-    auto = AutoACLS()
-    for _ in range(20):
-        auto.end_epoch(epoch(z, y))
-    assert float(auto.current_margin) == LARGEST
-    assert float(auto.terms(z, y)["predicted"]) == 0
+    for target, bound in ((y, 24.0), ((y + 1) % 5, 1.5)):  # always right, and always wrong
+        auto = AutoACLS(margin=6.0)
+        for _ in range(20):
+            auto.end_epoch(epoch(z, target))
+        assert float(auto.current_margin) == bound
+
+
+def _margins(rate, epochs=30):
+    """The margins over epochs of a network whose logits are the margin of the epoch before, and right at margin 6."""
+    calibrated, y = validation(1.0)
+    auto, followed, seen = AutoACLS(margin=12.0, rate=rate, reach=1e6), 12.0, []
+    for _ in range(epochs):
+        auto.end_epoch(epoch(followed / 6 * calibrated, y))
+        followed = seen[-1] if seen else 12.0
+        seen.append(float(auto.current_margin))
+    return np.array(seen)
+
+
+def test_where_logits_follow_an_epoch_late_the_margin_settles_at_the_default_rate_and_swings_at_2():
+    settled = _margins(AutoACLS().rate)
+    assert settled[10:] == pytest.approx(settled[-1], rel=0.05)
+    assert settled.min() > 0.8 * settled[-1]
+    swinging = np.log(_margins(2.0))
+    assert np.ptp(swinging[-8:]) > 3
 
 
 def test_without_validation_labels_the_margin_stays():
@@ -92,3 +111,5 @@ def test_without_validation_labels_the_margin_stays():
 def test_a_rate_of_nothing_is_refused():
     with pytest.raises(InputError, match="above 0"):
         AutoACLS(rate=0.0)
+    with pytest.raises(InputError, match="expected 1 or more"):
+        AutoACLS(reach=0.5)

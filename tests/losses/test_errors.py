@@ -71,7 +71,7 @@ def test_an_unknown_loss_is_answered_with_the_nearest():
         (ACLS, {"margin": "six"}, r"ACLS\(margin='six'\): expected a finite number, got 'six'"),
         (MMCE, {"weighted": "no"}, r"MMCE\(weighted='no'\): expected True or False"),
         (Patra, {"prune_at": 0.5}, "expected several values"),
-        (AutoACLS, {"margin": 0.0}, "starts above 0"),
+        (AutoACLS, {"margin": 0.0}, "expected a number above 0"),
     ],
 )
 def test_a_wrong_setting_is_refused_when_the_loss_is_made(kind, fields, told):
