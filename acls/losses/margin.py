@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
@@ -18,6 +19,7 @@ from acls.shapes import Positions
 _BLOCK = 1 << 18
 # Up to so many classes a block is transposed: sums over classes then run along the samples, which is vectorised.
 _FEW_CLASSES = 128
+_BIG = 1e37
 
 
 @dataclass(frozen=True)
@@ -92,47 +94,48 @@ def value_and_gradient(z: Tensor, y: Tensor, term: MarginTerm, factor: float, ax
     power, own = term.power, term.down > 0
     true = y.unsqueeze(axis)
     largest = z.amax(axis, keepdim=True)
-    predicted = _first(z == largest, axis)
-    excess = (largest - term.margin).sub(z).clamp_(min=0.0)
-    excess = torch.where(excess < FAR, excess, 0.0)  # a masked class exceeds no margin
-    value = largest - z.gather(axis, true)
-    # The predicted class's own term: `push` is its derivative, `lowest` or `others` say where that is taken from.
+    below = z - largest
+    predicted = _first_zero(below * _BIG, axis)
+    over = (below + term.margin).clamp_(max=0.0)  # minus what each class's gap exceeds the margin by
+    over = F.threshold_(over, -FAR, 0.0)  # a masked class exceeds no margin
+    value = -below.gather(axis, true)
+    # The predicted class's own term: `push` is its derivative, `lowest` or `others` say which classes it comes from.
     push = torch.zeros_like(value)
     if own:
         weight = torch.full_like(value, term.down)
         if term.floor == "min":
-            lead = excess.amax(axis, keepdim=True)
-            lowest = _first(excess == lead, axis)
+            lead = over.amin(axis, keepdim=True)
+            lowest = _first_zero((lead - over).mul_(_BIG), axis)
         elif term.floor == "zero":
-            lead = (largest - term.margin).clamp_(0.0, FAR)
-            weight *= (z == largest).sum(axis, keepdim=True)
+            lead = (term.margin - largest).clamp_(-FAR, 0.0)
+            weight *= (below == 0).sum(axis, keepdim=True)
         else:
-            gap = largest - z
-            others = (gap < FAR).to(z.dtype).scatter_(axis, predicted, 0.0)
+            others = (below > -FAR).to(z.dtype).scatter_(axis, predicted, 0.0)
             others /= others.sum(axis, keepdim=True).clamp_(min=1.0)
-            lead = torch.where(gap < FAR, gap, 0.0).mul_(others).sum(axis, keepdim=True).sub_(term.margin).relu_()
+            lead = (F.threshold(below, -FAR, 0.0) * others).sum(axis, keepdim=True).add_(term.margin).clamp_(max=0.0)
+        lead = -lead
         value += weight * lead**power
         push = weight * (power * factor) * (lead if power == 2 else lead.sign())
     pull = push
     # Cross-entropy.
-    gradient = (z - largest).exp_()
+    gradient = below.exp_()
     total = gradient.sum(axis, keepdim=True)
     value += total.log()
     gradient *= factor / total
     # The other classes' terms.
     if power == 1:
-        value += term.up * excess.sum(axis, keepdim=True)
-        excess.sign_()
+        value -= term.up * over.sum(axis, keepdim=True)
+        over.sign_()
     slope = power * factor * term.up
-    gradient.sub_(excess, alpha=slope)
+    gradient.add_(over, alpha=slope)
     if not term.stopped:
-        pull = pull + slope * excess.sum(axis, keepdim=True)
+        pull = pull - slope * over.sum(axis, keepdim=True)
         if own and term.floor == "min":
             gradient = _add_at(gradient, lowest, -push, axis)
         elif own and term.floor == "mean":
             gradient -= push * others
     if power == 2:
-        value += term.up * excess.square_().sum(axis, keepdim=True)
+        value += term.up * over.square_().sum(axis, keepdim=True)
     gradient = _add_at(gradient, predicted, pull, axis)
     gradient = _add_at(gradient, true, torch.full_like(value, -factor), axis)
     return value.squeeze(axis), gradient
@@ -153,14 +156,15 @@ def _in_blocks(z: Tensor, y: Tensor, term: MarginTerm, factor: float, rows: int)
     return values, gradient
 
 
-def _first(found: Tensor, axis: int) -> Tensor:
-    """Return the first index along ``axis`` where ``found`` is true; the last index where it never is.
+def _first_zero(x: Tensor, axis: int) -> Tensor:
+    """Return the first index along ``axis`` where ``x`` is 0, which elsewhere is far below 0. Overwrites ``x``.
 
-    Found as the largest rank from the end: a maximum is vectorised, an argmax is not.
+    Found as the largest rank from the end that nothing is taken from: sums and maxima are vectorised, an argmax is not.
     """
-    last = found.shape[axis] - 1
-    rank = torch.arange(last, -1, -1, dtype=torch.float32, device=found.device).unsqueeze(1 - axis)
-    return (found * rank).amax(axis, keepdim=True).neg_().add_(last).long()
+    last = x.shape[axis] - 1
+    rank = torch.arange(last, -1, -1, dtype=x.dtype, device=x.device).unsqueeze(1 - axis)
+    found = last - x.add_(rank).amax(axis, keepdim=True)
+    return found.nan_to_num_().clamp_(0, last).long()  # any index will do where logits are not finite
 
 
 def _add_at(x: Tensor, index: Tensor, amount: Tensor, axis: int) -> Tensor:
