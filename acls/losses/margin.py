@@ -97,7 +97,7 @@ def value_and_gradient(z: Tensor, y: Tensor, term: MarginTerm, factor: float, ax
     below = z - largest
     predicted = _first_zero(below * _BIG, axis)
     over = (below + term.margin).clamp_(max=0.0)  # minus what each class's gap exceeds the margin by
-    over = F.threshold_(over, -FAR, 0.0)  # a masked class exceeds no margin
+    over = F.threshold(over, -FAR, 0.0, inplace=True)  # a masked class exceeds no margin
     value = -below.gather(axis, true)
     # The predicted class's own term: `push` is its derivative, `lowest` or `others` say which classes it comes from.
     push = torch.zeros_like(value)
