@@ -39,7 +39,7 @@ examples:
   acls compare cifar10_resnet50 --root DIR --methods all --engine ray --address auto
 """
 
-DEMO = "digits_cnn"
+DEMO = "digits_few"
 METHODS = "CE, LabelSmoothing, Focal, MbLS, CRL, ACLS"
 DEFAULTS = {"methods": METHODS, "seeds": "3", "posthoc": "temperature"}
 """Not in the parser, so that what was given can be told from what was not."""

