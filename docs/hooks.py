@@ -7,21 +7,24 @@ from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
-from pages import calibrators, catalogue, commands, methods, protocols
+from pages import calibrators, catalogue, commands, formulas, methods, protocols
 
 SECTIONS = {"methods": methods.navigation, "calibrators": calibrators.navigation}
+WRITTEN = {"results": [], "reproduction": ["reproducing.md"]}
+"""Folders of pages that commands write, and what comes before them."""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put the made pages where the navigation names their section, and the results, of which commands write pages."""
+    """Put the made pages where the navigation names their section or folder."""
     nav: list[Any] = []
     for entry in config.nav or []:
         ((title, target),) = entry.items()
-        made = isinstance(target, str) and target in SECTIONS
-        nav.append({title: SECTIONS[target]() if made else target})
-    for title, folder in (("Results", "results"), ("The paper, reproduced", "reproduction")):
-        pages = sorted(Path(config.docs_dir, folder).glob("*.md"))
-        nav.insert(-1, {title: [f"{folder}/{path.name}" for path in pages]})
+        if isinstance(target, str) and target in SECTIONS:
+            target = SECTIONS[target]()
+        elif isinstance(target, str) and target in WRITTEN:
+            pages = sorted(Path(config.docs_dir, target).glob("*.md"))
+            target = [*WRITTEN[target], *(f"{target}/{path.name}" for path in pages)]
+        nav.append({title: target})
     config.nav = nav
     return config
 
@@ -34,5 +37,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Fill in the tables of metrics and of protocols where a page asks for them."""
-    return markdown.replace(protocols.PLACE, protocols.table()).replace(catalogue.PLACE, catalogue.table())
+    """Fill in the tables of metrics and of protocols where a page asks for them, and set formulas."""
+    filled = markdown.replace(protocols.PLACE, protocols.table()).replace(catalogue.PLACE, catalogue.table())
+    return formulas.typeset(filled)

@@ -7,7 +7,7 @@ from typing import Any
 from acls.calibrators import REGISTRY, Calibrator
 
 from .text import escape, fields_table, prose, table
-from .when import when
+from .when import opening
 
 YES = {True: "yes", False: ""}
 
@@ -76,8 +76,9 @@ def page(name: str, kind: type[Calibrator]) -> str:
     return "\n".join(
         [
             f"# {name}\n",
+            *opening(name),
+            "\n## Definition\n",
             prose(kind),
-            f"\n## When to use it\n\n{when()[name]}" if name in when() else "",
             "\n## What it does\n",
             "\n".join(f"- {fact}" for fact in facts),
             "\n## Fields\n",

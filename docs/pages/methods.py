@@ -9,7 +9,7 @@ from acls.losses.smoothing import table as smoothing_table
 
 from .pictures import svg
 from .text import code, escape, fields_table, prose, table
-from .when import when
+from .when import opening
 
 ONE_PASS = "One pass over the logits, O(N K) in time, as cross-entropy."
 COST = {
@@ -73,12 +73,13 @@ def page(name: str, kind: type[Loss]) -> str:
         f"**{about.title}** · {about.authors}, {_venue(kind)}"
         + (f" · {about.kind}" if about.kind != "-" else "")
         + "\n",
+        *opening(name),
+        "\n## Definition\n",
         prose(kind),
         "\n## The label it trains towards\n",
         f"![The label that {name} trains towards]({name}.svg)\n",
         CAPTION + "\n",
         _rows([kind]) or "Its gradient is no function of one position, so it has no row in the paper's Table 2.",
-        f"\n## When to use it\n\n{when()[name]}" if name in when() else "",
         "\n## What it needs and costs\n",
         "\n".join(f"- {fact}" for fact in _facts(name, kind)),
         "\n## Fields\n",
@@ -116,7 +117,7 @@ def _facts(name: str, kind: type[Loss]) -> list[str]:
     values = (_memory(kind, 200) - _memory(kind, 100)) // 100
     if values:
         facts.append(
-            f"It remembers {values} value{'s' * (values > 1)} a training sample (with 10 classes), in "
+            f"It remembers {values} value{'s' * (values > 1)} per training sample (with 10 classes), in "
             "buffers that travel in `state_dict`: call `prepare` once before training."
         )
     hooks = [f"`{hook}`" for hook in ("start_epoch", "observe", "end_epoch") if hook in vars(kind)]

@@ -14,9 +14,9 @@ from tests.contract.losses import BATTERY
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 sys.path.insert(0, str(DOCS))
-runner, methods, calibrators, protocols, text, when = (
+runner, methods, calibrators, protocols, text, when, measured = (
     importlib.import_module(f"pages.{name}")
-    for name in ("runner", "methods", "calibrators", "protocols", "text", "when")
+    for name in ("runner", "methods", "calibrators", "protocols", "text", "when", "measured")
 )
 WRITTEN = sorted(DOCS.glob("*.md"))
 
@@ -72,6 +72,27 @@ def test_formulas_are_set_and_names_are_left_alone():
         assert not left, (name, left)
 
 
+def test_a_methods_page_opens_with_when_to_use_it_its_formula_and_what_it_did_on_real_data():
+    page = methods.page("ACLS", methods.REGISTRY["ACLS"])
+    places = [page.index(part) for part in ("When logits grow", r"$$-\log p_y", "## On real data", "## Definition")]
+    assert places == sorted(places)
+    rows = measured.measured("ACLS").splitlines()
+    stored = (DOCS / "results" / "cifar10.md").read_text(encoding="utf-8")
+    ece = re.search(r"^\| ACLS[^|]* \| none \| [^|]+ \| ([\d.]+)", stored, flags=re.M)[1]
+    assert any(f"| {ece}" in row for row in rows)
+    assert any(row.startswith("|  | `CE` |") for row in rows)
+    assert measured.measured("Nothing") == ""
+
+
+def test_every_formula_is_set_as_mathml():
+    formulas = pytest.importorskip("pages.formulas")
+    for name, section in when.when().items():
+        assert "$$" not in formulas.typeset(section), name
+    set_ = formulas.typeset("before $$z_{\\hat y}^2$$ after")
+    assert "<msubsup>" in set_
+    assert set_.startswith("before ")
+
+
 def test_the_protocols_table_has_every_protocol():
     from acls.metrics.protocols import PROTOCOLS
 
@@ -97,3 +118,6 @@ def test_the_site_builds_without_a_warning_and_needs_no_network(tmp_path):
         fetched = re.findall(r'<(?:script|img|link)[^>]*(?:src|href)="(https?://[^"]+)"', html)
         assert not fetched, (name, fetched)
         assert protocols.PLACE not in html
+    assert "<math" in pages["methods/ACLS.html"]
+    assert (tmp_path / "search" / "search_index.js").is_file()  # what the search reads where there is no server
+    assert 'src="javascripts/iframe-worker.js"' in pages["index.html"]
