@@ -178,7 +178,7 @@ def test_two_smoothings_are_told():
     for given in ({"mixup_alpha": 0.8}, {"mixup_alpha": 0.8, "label_smoothing": 0.1}):
         with pytest.warns(UserWarning, match="smooths the labels by 0.1"):
             criterion("ACLS", given)
-    with pytest.raises(InputError, match="names 2 losses"):
+    with pytest.raises(InputError, match="expected one loss, got 2"):
         criterion("CE, ACLS")
 
 

@@ -47,8 +47,9 @@ def test_fields_reach_the_recipe_and_techniques_stack():
     ("text", "message"),
     [
         ("CutMix(probability=1)", "CutMix has no field 'probability': there are alpha, base, prob"),
-        ("CutMix(prob=often)", "data.mix_prob is a number"),
-        ("CutMx", "CutMx"),
+        ("CutMix(prob=often)", "data.mix_prob: expected a number"),
+        ("CutMx", "there is no method 'CutMx': did you mean 'CutMix'"),
+        ("MCDropout(rate=2)", "model.dropout: expected a number in"),
     ],
 )
 def test_what_cannot_be_is_refused(text, message):

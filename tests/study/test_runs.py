@@ -81,7 +81,9 @@ def test_another_post_hoc_method_is_measured_without_training(finished, tmp_path
     monkeypatch.setattr(runs, "fit", lambda *_, **__: pytest.fail("trained again"))
     monkeypatch.setattr(runs, "resume", lambda *_, **__: pytest.fail("trained again"))
     more = cells(tmp_path / "copy", posthoc="temperature, Vector")
-    assert {call.name for cell in missing(more, Store(tmp_path / "copy").rows()) for call in cell.posthoc} == {"Vector"}
+    assert {repr(one) for cell in missing(more, Store(tmp_path / "copy").rows()) for one in cell.posthoc} == {
+        "Vector()"
+    }
     run_study(more, HERE)
     assert len(Store(tmp_path / "copy").rows()) == 12
 
@@ -150,7 +152,7 @@ def test_the_recipe_sets_fields_that_the_user_does_not():
         ("ACLS(margn=1)", "none", "did you mean 'margin'"),
         ("CE", "temprature", "did you mean 'Temperature'"),
         ("CE", "temperature(objectiv=1)", "did you mean 'objective'"),
-        ("", "none", "names no losses"),
+        ("", "none", "expected a method"),
     ],
 )
 def test_names_that_are_none_are_refused(methods, posthoc, message):
