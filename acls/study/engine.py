@@ -8,6 +8,7 @@ start over. What a task itself raises is raised here, and ends the rest.
 from __future__ import annotations
 
 import contextlib
+import logging
 import multiprocessing
 import os
 import pickle
@@ -21,11 +22,13 @@ from dataclasses import dataclass
 from multiprocessing import connection
 from typing import Any, TypeVar
 
-from acls.errors import InputError, require, suggest
+from acls.errors import InputError, suggest
 
 T = TypeVar("T")
 R = TypeVar("R")
+_log = logging.getLogger(__name__)
 
+ENGINES = ("local", "ray")
 TRIES = 3
 """How often a task is begun at most."""
 GRACE = 30.0
@@ -65,10 +68,14 @@ def make_engine(name: str = "local", *, workers: int | None = None, address: str
     if name not in ENGINES:
         raise InputError(f"there is no engine {name!r}{suggest(name, ENGINES)}")
     if workers is not None and workers < 1:
-        raise InputError(f"--workers is {workers}, but at least 1 is called for")
+        raise InputError(f"--workers: expected 1 or more, got {workers}")
     if address is not None and name != "ray":
         raise InputError("--address is that of a Ray cluster: add --engine ray")
-    return ENGINES[name](workers, address)
+    if name == "ray":
+        from acls.study.cluster import Ray
+
+        return Ray.make(workers, address)
+    return Local.make(workers)
 
 
 def cores() -> int:
@@ -81,9 +88,9 @@ class Local(Engine):
     """Processes of this machine, each with a pipe to this one; on a machine with GPUs each has one to itself."""
 
     @classmethod
-    def make(cls, workers: int | None, _address: str | None) -> Local:
+    def make(cls, workers: int | None) -> Local:
         workers = workers or len(_gpus()) or cores()
-        return cls(workers, _threads(workers))
+        return cls(workers, threads_each(workers))
 
     def map(self, function: Callable[[T], R], tasks: Sequence[T]) -> Generator[tuple[int, R], None, None]:
         waiting, devices = deque(enumerate(tasks)), _gpus()
@@ -105,6 +112,7 @@ class Local(Engine):
                     number, task = waiting.popleft()
                     tries[number] += 1
                     idle.pop().begin(number, task)
+                    _log.info("task %d of %d begins, try %d", number + 1, len(tasks), tries[number])
                 for worker in _ready(crew):
                     number = worker.number
                     try:
@@ -112,8 +120,9 @@ class Local(Engine):
                     except _Dead:
                         crew.remove(worker)
                         code = worker.stop(0)
+                        _log.info("the worker of task %d ended with %s", number + 1, code)
                         if tries[number] == TRIES:
-                            raise WorkerLost(_epitaph(number, code)) from None
+                            raise WorkerLost(epitaph(number, code)) from None
                         waiting.appendleft((number, tasks[number]))
                     else:
                         yield number, result
@@ -216,10 +225,10 @@ def _work(function: Callable[[Any], Any], pipe: connection.Connection, threads: 
             return
 
 
-def _threads(workers: int) -> int:
-    """Threads of each worker: what OMP_NUM_THREADS says, or else its share of the cores."""
+def threads_each(workers: int, available: int | None = None) -> int:
+    """Threads of each worker: what OMP_NUM_THREADS says, or else its share of the available cores."""
     said = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    return int(said) if said.isdecimal() and int(said) else max(1, cores() // workers)
+    return int(said) if said.isdecimal() and int(said) else max(1, (available or cores()) // workers)
 
 
 def set_threads(threads: int) -> None:
@@ -245,7 +254,8 @@ def _sendable(error: BaseException) -> BaseException:
     return error
 
 
-def _epitaph(number: int, code: int | None) -> str:
+def epitaph(number: int, code: int | None = None) -> str:
+    """Why a task was given up: its workers died, the last with this exit code."""
     how = "" if code is None else f", at last by signal {-code}" if code < 0 else f", at last with exit code {code}"
     return (
         f"task {number + 1} was begun {TRIES} times, and each time its worker died{how}; "
@@ -259,56 +269,3 @@ def _gpus() -> list[str]:
 
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     return visible.split(",") if visible else [str(number) for number in range(torch.cuda.device_count())]
-
-
-@dataclass(frozen=True)
-class Ray(Engine):
-    """A Ray cluster, or one started on this machine for the time being; files must be where all its machines see them.
-
-    ``auto`` is the cluster that the environment names.
-    """
-
-    address: str | None
-
-    @classmethod
-    def make(cls, workers: int | None, address: str | None) -> Ray:
-        require("ray", extra="cluster")
-        count = workers or cores()
-        return cls(count, _threads(count), address)
-
-    def map(self, function: Callable[[T], R], tasks: Sequence[T]) -> Generator[tuple[int, R], None, None]:
-        ray: Any = require("ray", extra="cluster")
-        started = not ray.is_initialized()
-        if started:
-            own: dict[str, Any] = {"num_cpus": self.workers * self.threads} if self.address is None else {}
-            ray.init(address=self.address, include_dashboard=False, log_to_driver=False, logging_level="error", **own)
-        gpus = 1 if ray.cluster_resources().get("GPU") else 0
-        remote = ray.remote(num_cpus=self.threads, num_gpus=gpus, max_retries=TRIES - 1, retry_exceptions=False)(
-            _on_ray
-        )
-        running = {remote.remote(function, task, self.threads): number for number, task in enumerate(tasks)}
-        try:
-            while running:
-                (done,), _ = ray.wait(list(running), num_returns=1)
-                number = running.pop(done)
-                try:
-                    yield number, ray.get(done)
-                except ray.exceptions.RayTaskError as error:
-                    raise error.cause from error
-                except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
-                    raise WorkerLost(_epitaph(number, None)) from error
-        finally:
-            for reference in running:
-                ray.cancel(reference)  # as Ctrl-C would: training saves its state
-            if running:
-                ray.wait(list(running), num_returns=len(running), timeout=GRACE)
-            if started:
-                ray.shutdown()
-
-
-def _on_ray(function: Callable[[Any], Any], task: Any, threads: int) -> Any:
-    set_threads(threads)
-    return function(task)
-
-
-ENGINES: dict[str, Callable[[int | None, str | None], Engine]] = {"local": Local.make, "ray": Ray.make}

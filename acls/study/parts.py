@@ -6,7 +6,7 @@ import functools
 import itertools
 import operator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,16 @@ from acls.study.engine import Engine
 class Part:
     """A file of the data set, and how to count it."""
 
-    path: Path
+    place: Path
     columns: Columns
     first: int
     """The number of its first row in the whole."""
     by_group: bool
     settings: dict[str, Any]
+
+    def below(self, root: Path) -> Part:
+        """The same part with its file below another root, as on a machine without a disk in common."""
+        return replace(self, place=root / self.place.relative_to("/"))
 
 
 def evaluate_parts(batches: Batches, engine: Engine, *, by_group: bool = False, **settings: Any) -> Evaluation:
@@ -51,5 +55,5 @@ def evaluate_parts(batches: Batches, engine: Engine, *, by_group: bool = False, 
 def count_part(part: Part) -> Evaluation:
     """Count one file."""
     ignored = {name: part.settings[name] for name in ("ignore_index",) if name in part.settings}
-    batches = open_batches(part.path, part.columns, **ignored)
+    batches = open_batches(part.place, part.columns, **ignored)
     return evaluate(batches, by_group=part.by_group, first=part.first, **part.settings)

@@ -52,7 +52,15 @@ class Cell:
 
     @property
     def path(self) -> RunFolder:
-        return RunFolder(Path(self.folder, self.run))
+        return RunFolder(self.place)
+
+    @property
+    def place(self) -> Path:
+        return Path(self.folder, self.run)
+
+    def below(self, root: Path) -> Cell:
+        """The same cell with the study's folder below another root, as on a machine without a disk in common."""
+        return replace(self, folder=str(root / Path(self.folder).relative_to("/")))
 
 
 @dataclass(frozen=True)

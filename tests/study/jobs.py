@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -62,3 +63,29 @@ def save_when_stopped(folder):
 def threads(_task):
     """The threads that torch computes with, and what the environment says."""
     return torch.get_num_threads(), os.environ.get("OMP_NUM_THREADS")
+
+
+def span(seconds):
+    begun = time.time()
+    time.sleep(seconds)
+    return begun, time.time()
+
+
+@dataclass(frozen=True)
+class Counting:
+    """A task with a folder, which holds how far it has come."""
+
+    place: Path
+    more: int
+
+    def below(self, root):
+        return replace(self, place=root / self.place.relative_to("/"))
+
+
+def count_on(task):
+    """Count on, and say where that was."""
+    time.sleep(2)
+    (task.place / "stale").unlink()
+    count = int((task.place / "count").read_text()) + task.more
+    (task.place / "count").write_text(str(count))
+    return count, task.place

@@ -154,7 +154,7 @@ def test_ray_and_processes_give_the_same_results(tmp_path):
     ("settings", "message"),
     [
         ({"name": "lokal"}, "did you mean 'local'"),
-        ({"workers": 0}, "at least 1"),
+        ({"workers": 0}, "expected 1 or more, got 0"),
         ({"address": "auto"}, "--engine ray"),
     ],
 )
