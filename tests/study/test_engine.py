@@ -68,13 +68,13 @@ def test_a_task_that_always_kills_its_worker_is_given_up():
 def tune_with(tmp_path, monkeypatch):
     """Run `acls tune` with an engine that raises."""
 
-    def run(error):
+    def run(error, *options):
         class Raises(Engine):
             def map(self, function, tasks):
                 raise error
 
         monkeypatch.setattr("acls.study.engine.make_engine", lambda *_, **__: Raises(workers=1, threads=1))
-        return main(["tune", "digits_cnn", "--loss", "ACLS", "--space", "margin=1|9", "--out", str(tmp_path)])
+        return main(["tune", "digits_cnn", "--loss", "ACLS", "--space", "margin=1|9", "--out", str(tmp_path), *options])
 
     return run
 
@@ -86,9 +86,9 @@ def test_the_command_line_says_in_one_line_that_workers_died_and_how_to_go_on(tu
     assert "same command goes on" in line
 
 
-def test_errors_of_the_program_itself_keep_their_traceback(tune_with):
-    with pytest.raises(RuntimeError, match="a bug"):
-        tune_with(RuntimeError("a bug"))
+def test_errors_of_the_program_itself_show_their_traceback_on_request(tune_with, capsys):
+    assert tune_with(RuntimeError("a bug"), "--debug") == 2
+    assert "Traceback" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
