@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from statistics import NormalDist
 
 import torch
 
@@ -22,7 +24,7 @@ def normal_tail(z: float) -> float:
 
 def normal_quantile(level: float = LEVEL) -> float:
     """What |Z| stays below with this probability: 1.96 for 0.95."""
-    return float(torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64)))
+    return NormalDist().inv_cdf((1 + level) / 2)
 
 
 def student_tail(t: float, freedom: int) -> float:
@@ -41,6 +43,7 @@ def student_tail(t: float, freedom: int) -> float:
     return min(1.0, max(0.0, 1 - within))
 
 
+@lru_cache(maxsize=4096)
 def student_quantile(freedom: int, level: float = LEVEL) -> float:
     """What |T| stays below with this probability: 12.706 for one degree of freedom and 0.95."""
     if freedom > 1000:
@@ -74,14 +77,18 @@ def wilson(share: float, n: float, level: float = LEVEL) -> tuple[float, float]:
     return max(0.0, min(middle - margin, share)), min(1.0, max(middle + margin, share))
 
 
-def cauchy(p_values: Iterable[float]) -> float:
-    """One p-value from several, however they depend on each other (Liu & Xie, JASA 2020).
+def cauchy(p_values: Iterable[float], weights: Iterable[float] | None = None) -> float:
+    """One p-value from several, however they depend on each other (Liu & Xie, JASA 2020), by default weighted alike.
+
+    One above 0.95 counts as 0.95: a test that finds less than chance would must not outweigh the others.
 
     >>> round(cauchy([0.01, 0.8]), 3)
     0.02
     """
-    kept = [min(max(p, 1e-15), 1 - 1e-15) for p in p_values]
-    mean = math.fsum(math.tan((0.5 - p) * math.pi) for p in kept) / len(kept)
+    kept = [min(max(p, 1e-15), 0.95) for p in p_values]
+    shares = [1.0] * len(kept) if weights is None else list(weights)
+    tangents = (share * math.tan((0.5 - p) * math.pi) for p, share in zip(kept, shares, strict=True))
+    mean = math.fsum(tangents) / math.fsum(shares)
     return min(1.0, max(0.0, 0.5 - math.atan(mean) / math.pi))
 
 

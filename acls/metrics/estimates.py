@@ -5,16 +5,17 @@
     estimates(suite, blocks)["ece"]    # rows of one image are not independent: Blocks.of(..., unit=image) tells
 
 Every calibration error here is a seminorm of the gaps between confidence and accuracy, and noise makes it too large:
-for gaps θ and noise N, ‖θ‖ <= E‖θ + N‖ <= ‖θ‖ + E‖N‖. How much depends on θ, which is not known, so the interval takes
-the bias B(κ) at gaps shrunken by κ standard deviations: [P - B(1.5) - z sd, P + z sd] around the value P; the
-estimate without bias is P - B(0.5). `benchmarks/coverage.py` shows how often they hold what they promise.
+for gaps θ and noise N, ‖θ‖ <= E‖θ + N‖ <= ‖θ‖ + E‖N‖. How much depends on θ, which is not known. The lower end is the
+least ‖θ‖ that would not have made the value P too large by z standard deviations, along gaps shrunken by κ standard
+deviations each; the upper end the largest that would not have made it too small, for gaps that noise adds least to. The
+estimate without bias takes off what noise adds at κ = 0.5. `benchmarks/coverage.py` shows how often they hold.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -28,8 +29,10 @@ from acls.metrics.suite import Suite
 
 FEW = 20
 """With fewer errors (or hits) an interval reaches at least as high as Wilson's says that their rate may."""
-_DRAWS = 400
-_GROUPS = 512  # groups of samples whose noise is drawn together for KS and SmoothECE
+_DRAWS = 200
+_SHARES = 17
+_GROUPS = 256  # groups of samples whose noise is drawn together for KS and SmoothECE
+_ONE_SIDE = 1.645 / 1.96
 CENTRE, LOWEST = 0.5, 1.5  # κ of the estimate and of the interval's lower end
 
 
@@ -59,8 +62,45 @@ class Gaps:
 
     def deviation(self) -> float:
         """The standard deviation of Σ |gap| where the cells' noise is independent."""
-        variance = self.gap**2 + self.noise**2 - _mean_abs(self.gap.abs(), self.noise) ** 2
-        return math.sqrt(max(0.0, float(variance.sum())))
+        return float(self._moments(self.gap.abs())[1])
+
+    def lowest(self, value: float, z: float) -> float:
+        """The lower end: the least Σ |θ| that would not have made ``value`` too large by z standard deviations.
+
+        The true gaps θ are taken to be those observed less κ standard deviations, for the least κ that will do, so that
+        bias and spread are those at the end itself: at 0, those of a calibrated model.
+        """
+        kappa = torch.linspace(0, 6, 61, dtype=self.gap.dtype, device=self.gap.device)[:, None]
+        true = (self.gap.abs() - kappa * self.noise).clamp(min=0)
+        mean, deviation = self._moments(true)
+        size, reached = true.sum(1), mean + z * deviation - value
+        if float(reached[-1]) > 0:
+            return 0.0
+        first = int((reached <= 0).nonzero()[0])
+        if first == 0:
+            return float(size[0])
+        above, below = float(reached[first - 1]), float(reached[first])
+        return float(torch.lerp(size[first], size[first - 1], below / (below - above)))
+
+    def highest(self, value: float, z: float) -> float:
+        """The upper end: the largest Σ |θ| that would not have made ``value`` too small by z standard deviations.
+
+        Noise adds least to gaps that are all as large, measured by their noise: those are taken.
+        """
+        total, square = float(self.noise.sum()), float((self.noise**2).sum())
+        if total == 0:
+            return value
+        low, high = 0.0, value / total + 10.0
+        for _ in range(40):
+            t = (low + high) / 2
+            mean = math.sqrt(2 / math.pi) * math.exp(-(t**2) / 2) + t * math.erf(t / math.sqrt(2))
+            reached = total * mean - z * math.sqrt(square * max(0.0, t**2 + 1 - mean**2))
+            low, high = (t, high) if reached < value else (low, t)
+        return high * total
+
+    def _moments(self, true: Tensor) -> tuple[Tensor, Tensor]:
+        mean = _mean_abs(true, self.noise)
+        return mean.sum(-1), (true**2 + self.noise**2 - mean**2).clamp(min=0).sum(-1).sqrt()
 
 
 @torch.no_grad()
@@ -109,11 +149,17 @@ def _mean_abs(size: Tensor, noise: Tensor) -> Tensor:
 
 
 def _absolute(value: float, gaps: Gaps, deviation: float, z: float, extra: float = 0.0, note: str = "") -> Estimate:
-    """The estimate of Σ |gap|."""
-    low = max(0.0, value - gaps.bias(LOWEST) - z * deviation)
-    high = min(1.0, max(value + z * deviation, value + extra))
-    debiased = min(max(0.0, value - gaps.bias(CENTRE)), high)
-    return Estimate(value, max(debiased, low), low, high, note)
+    """The estimate of Σ |gap|; ``deviation`` is its standard deviation, larger than the gaps' own where they depend.
+
+    Far above the noise either end fails as often as the other. Near the noise the lower end is 0 and cannot fail, so
+    the upper end has the quantile of one side there.
+    """
+    wider = max(1.0, deviation / max(gaps.deviation(), 1e-300))
+    low = max(0.0, min(gaps.lowest(value, z * wider), value))
+    side = z * wider * (_ONE_SIDE + (1 - _ONE_SIDE) * low / max(value, 1e-300))
+    high = min(1.0, max(gaps.highest(value, side), value, value + extra))
+    debiased = min(max(value - gaps.bias(CENTRE), low), high)
+    return Estimate(value, debiased, low, high, note)
 
 
 def few_errors(accuracy: float, n: float, level: float) -> float:
@@ -152,12 +198,10 @@ def _classwise(value: float, suite: Suite, z: float) -> Estimate:
     classwise = suite.classwise
     assert classwise is not None
     scale = suite.n * classwise.samples.shape[0]
-    gaps = Gaps(classwise.residual / scale, classwise.noise.sqrt() / scale)
+    gaps = Gaps(classwise.residual.flatten() / scale, classwise.noise.flatten().sqrt() / scale)
     found = _absolute(value, gaps, gaps.deviation(), z)
     few = found.low == 0 and gaps.bias(math.inf) > value / 2
-    return _absolute(
-        value, gaps, gaps.deviation(), z, note="so few samples a class cannot tell it from 0" if few else ""
-    )
+    return replace(found, note="so few samples per class cannot tell it from 0") if few else found
 
 
 def _root_mean_square(summary: dict[str, float], suite: Suite, gaps: Gaps, z: float) -> Estimate:
@@ -181,28 +225,27 @@ def _drawn(
 ) -> Estimate:
     """The estimate of a seminorm without a closed form, from draws of the noise.
 
-    The unknown gaps are taken to be λ times those seen, with λ = max(0, 1 - κ E‖N‖ / P): all of them at κ = 0, none
-    where P is no more than κ times what noise alone gives.
+    The unknown gaps are taken to be a share of those seen: at the lower end the largest that would not have made the
+    value too large by z standard deviations, for the estimate the one that makes it what is expected.
     """
     groups = grouped(cells)
     residual, *both = (part[0] for part in (groups.residual, *_noise(groups)))
     random = torch.Generator().manual_seed(0)
     noise = torch.randn(_DRAWS, residual.shape[0], generator=random, dtype=torch.float64).to(residual)
     noise *= torch.maximum(*both).clamp(min=0).sqrt()
-    ends = norm(groups, torch.stack([residual, *noise, *(noise + residual)]), value)
-    seen, alone, around = float(ends[0]), ends[1 : _DRAWS + 1], ends[_DRAWS + 1 :]
-    deviation = float(around.std())
-
-    def bias(kappa: float) -> float:
-        share = max(0.0, 1 - kappa * float(alone.mean()) / seen) if seen > 0 else 0.0
-        if share == 0:
-            return float(alone.mean())
-        moved = norm(groups, noise + share * residual, value)
-        return float(moved.mean()) - share * seen
-
-    low = max(0.0, value - bias(LOWEST) - z * deviation)
-    high = min(1.0, max(value + z * deviation, value + extra))
-    return Estimate(value, min(max(value - bias(CENTRE), low), high), low, high)
+    share = torch.linspace(0, 1, _SHARES, dtype=residual.dtype, device=residual.device)
+    drawn = norm(groups, (noise + share[:, None, None] * residual).flatten(0, 1), value).view(_SHARES, _DRAWS)
+    seen = float(norm(groups, residual[None], value))
+    mean, deviation = drawn.mean(1), drawn.std(1)
+    fits = mean + z * deviation <= value
+    low = min(value, float((share * seen)[fits].max())) if bool(fits.any()) else 0.0
+    # The largest sum up to some confidence varies most where it is that of all samples.
+    most = float(noise.sum(1).std() / groups.n) if norm is _ks_norm else 0.0
+    high = min(1.0, max(value + z * max(float(deviation[-1]), most), value + extra))
+    # The share of the gaps at which the value would be what is expected.
+    expected = mean <= value
+    debiased = float((share * seen)[expected].max()) if bool(expected.any()) else 0.0
+    return Estimate(value, min(max(debiased, low), high), low, high)
 
 
 def _ks_norm(groups: Cells, residual: Tensor, value: float) -> Tensor:

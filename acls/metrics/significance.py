@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import NormalDist
 
 import torch
 from torch import Tensor
@@ -95,6 +96,7 @@ def calibration(
     level: float = LEVEL,
     seed: int = 0,
     smooth: bool = True,
+    floors: bool = True,
 ) -> Calibration:
     """Test whether each prediction is right with its confidence as probability, and combine the tests to one p.
 
@@ -110,12 +112,12 @@ def calibration(
         return Calibration(cauchy(test.p for test in tests.values()), tests, tuple(tests))
     draws = _Draws(suite, replicates, seed)
     tests = draws.tests(suite)
-    names: tuple[str, ...] = ("spiegelhalter", "ks", "floor")
+    weights = {"spiegelhalter": 1, "ks": 1, "floor": 1}
     if suite.redraws is not None:
         tests |= {name: Test(*found) for name, found in suite.redraws.tests().items()}
-        names = ("log", "cox", "classes", "floor")
-    p = cauchy(tests[name].p for name in names)
-    return Calibration(p, tests, names, draws.floors(suite, level, smooth=smooth))
+        weights = {"log": 3, "cox": 3, "classes": 2, "floor": 2}  # so that over- and underconfidence is found first
+    p = cauchy([tests[name].p for name in weights], weights.values())
+    return Calibration(p, tests, tuple(weights), draws.floors(suite, level, smooth=smooth) if floors else {})
 
 
 def noise_floor(
@@ -402,23 +404,22 @@ def over_seeds(
     differences = [one - other for one, other in zip(first, second, strict=True)]
     n = len(differences)
     mean = math.fsum(differences) / n
-    if n == 1:
-        return SeedDifference(mean, -math.inf, math.inf, 1.0, 1, None)
-    spread = math.sqrt(math.fsum((one - mean) ** 2 for one in differences) / (n - 1))
+    spread = math.sqrt(math.fsum((one - mean) ** 2 for one in differences) / max(n - 1, 1))
     spread = max(spread, resolution / math.sqrt(6))
+    if n == 1 or (deviation == 0 and spread <= 1e-9 * abs(mean)):  # equal differences tell nothing about other seeds
+        return SeedDifference(mean, -math.inf, math.inf, 1.0, n, None)
 
     def margin(level: float, seeds: int) -> float:
         by_seeds = student_quantile(seeds - 1, level) * spread / math.sqrt(seeds)
         return math.hypot(by_seeds, normal_quantile(level) * deviation)
 
-    if spread <= 1e-9 * abs(mean) and deviation == 0:
-        p = 1.0  # equal differences of a metric without steps tell nothing about other seeds
-    else:
-        low, high = 0.0, 1.0
-        while high - low > 1e-7:
-            middle = (low + high) / 2
-            low, high = (middle, high) if margin(1 - middle, n) > abs(mean) else (low, middle)
-        p = high
+    low, high = 0.0, abs(mean) / max(spread, 1e-9 * abs(mean), 1e-300) * math.sqrt(n)  # of Student's t
+    while high - low > 1e-9 * (1 + high):
+        t = (low + high) / 2
+        z = -NormalDist().inv_cdf(max(student_tail(t, n - 1), 1e-300) / 2)
+        inside = math.hypot(t * spread / math.sqrt(n), z * deviation) < abs(mean)
+        low, high = (t, high) if inside else (low, t)
+    p = student_tail(low, n - 1)
     needed = None
     if mean and normal_quantile(level) * deviation < abs(mean):
         needed = next((seeds for seeds in range(2, _MOST_SEEDS) if margin(level, seeds) < abs(mean)), None)

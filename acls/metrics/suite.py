@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from acls.metrics.batch import Batch
 from acls.metrics.bins import BINS, Bins
@@ -69,6 +70,10 @@ class Suite(Tally):
 
     def summary(self) -> dict[str, float]:
         """Every metric by name, as a fraction; ``x_bound`` says how far the exact value of ``x`` can be from ``x``."""
+        return dict(self._summary)
+
+    @cached_property
+    def _summary(self) -> dict[str, float]:
         result: dict[str, float] = {"n": self.n, **self.bins.summary(), **self.confidences.summary(self.bins.bins)}
         for part in (self.proper, self.classwise, self.confusion):
             result |= {} if part is None else part.summary()
