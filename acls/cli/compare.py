@@ -35,6 +35,7 @@ examples:
   acls compare
   acls compare cifar10_mini --root cifar10_train.zip --methods paper --seeds 3 --posthoc temperature,ets
   acls compare digits_cnn --methods 'CE, ACLS, ACLS(margin=10)' --epochs 30 --out studies/margin
+  acls compare custom --root IMAGES --model mynet.py:MyNet --methods 'CE, ACLS'
   acls compare --predictions before.npz after.npz
   acls compare cifar10_resnet50 --root DIR --methods all --engine ray --address auto
 """
@@ -64,6 +65,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--wait", action="store_true", help="wait where another process is at the same study")
     add_engine(parser, "runs at a time (default: one a core or GPU)")
     add_settings(parser, leaves(Recipe))
+    parser.set_defaults(takes_rest=True)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -108,7 +110,9 @@ def study_recipe(args: argparse.Namespace) -> Recipe:
     given = settings_of(args)
     if "loss.name" in given:
         raise InputError("--loss is one method: name those to compare with --methods")
-    return apply(replace(recipe, log=()), given, {})
+    if any(word.startswith("--loss.") for word in args.rest):
+        raise InputError("--loss.FIELD is for one method: write fields in --methods, as in 'CE, ACLS(margin=6)'")
+    return apply(replace(recipe, log=()), given, args.rest)
 
 
 def _seeds(text: str, first: int) -> list[int]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from acls.errors import InputError, suggest
+from acls.models.own import resolved
 from acls.options import Leaf, leaves, override
 from acls.recipes import Recipe
 from acls.spec import Spec, parse_value
@@ -22,7 +23,7 @@ SHORT = {
     "download": "data.download",
     "loggers": "log",  # which torchrun does not take for one of its own options
 }
-_HIDDEN = ("name", "loss.protocol", "loss.fields")
+_HIDDEN = ("name", "loss.protocol", "loss.fields", "model.arguments", "model.source")
 
 
 def add_settings(parser: argparse.ArgumentParser, known: Mapping[str, Leaf], short: Mapping[str, str] = SHORT) -> None:
@@ -48,9 +49,14 @@ def settings_of(args: argparse.Namespace) -> dict[str, str]:
     return {name.removeprefix("set:"): value for name, value in vars(args).items() if name.startswith("set:")}
 
 
-def apply(recipe: Recipe, given: Mapping[str, str], loss_fields: Mapping[str, Any]) -> Recipe:
-    """The recipe with the user's settings; another loss starts without the fields that were set for the old one."""
+def apply(recipe: Recipe, given: Mapping[str, str], rest: Sequence[str] = ()) -> Recipe:
+    """The recipe with the user's settings; another loss starts without the fields that were set for the old one.
+
+    ``rest`` may hold ``--loss.FIELD VALUE`` and, for the user's own model, ``--model.NAME VALUE``.
+    """
     values: dict[str, Any] = dict(given)
+    fields = read_fields(rest)
+    loss_fields, arguments = fields["loss"], fields["model"]
     named = Spec.of(values.pop("loss.name", recipe.loss.name), "loss")
     if twice := sorted(named.fields.keys() & loss_fields.keys()):
         raise InputError(f"--loss {named} and --loss.{twice[0]}: {twice[0]} is given twice")
@@ -60,7 +66,9 @@ def apply(recipe: Recipe, given: Mapping[str, str], loss_fields: Mapping[str, An
         loss.build()  # raises for a name or a field that does not exist, before anything is read or trained
     if values.get("data.root") not in (None, "none"):
         values["data.root"] = full_path(values["data.root"])
-    return override(replace(recipe, loss=loss), values)
+    recipe = override(replace(recipe, loss=loss), values)
+    model = replace(recipe.model, arguments={**recipe.model.arguments, **arguments})
+    return replace(recipe, model=resolved(model))
 
 
 def full_path(text: str) -> str:
@@ -68,21 +76,22 @@ def full_path(text: str) -> str:
     return str(Path(text).expanduser().absolute())
 
 
-def read_loss_fields(rest: Sequence[str]) -> dict[str, Any]:
-    """Read ``--loss.FIELD VALUE`` as the fields of a loss are written: a number, a word, a list, a loss."""
-    fields: dict[str, Any] = {}
+def read_fields(rest: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Read ``--loss.FIELD VALUE`` and ``--model.NAME VALUE`` as one writes fields: a number, a word, a list, a loss."""
+    found: dict[str, dict[str, Any]] = {"loss": {}, "model": {}}
     words = list(rest)
     while words:
         name, equals, value = words.pop(0).partition("=")
-        if not name.startswith("--loss."):
+        section, _, field = name.removeprefix("--").partition(".")
+        if not name.startswith("--") or section not in found or not field:
             options = [f"--{option}" for option in (*leaves(Recipe), *SHORT, "out", "resume", "config", "dry-run")]
             raise InputError(f"there is no option {name!r}{suggest(name, options) if name.startswith('--') else ''}")
         if not equals:
             if not words:
                 raise InputError(f"{name} needs a value")
             value = words.pop(0)
-        field = name.removeprefix("--loss.").replace("-", "_")
-        if field in fields:
+        field = field.replace("-", "_")
+        if field in found[section]:
             raise InputError(f"{name} is given twice")
-        fields[field] = parse_value(value)
-    return fields
+        found[section][field] = parse_value(value)
+    return found

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from acls.cli.output import add_output, say
-from acls.cli.settings import add_settings, apply, read_loss_fields, settings_of
+from acls.cli.settings import add_settings, apply, settings_of
 from acls.errors import InputError, MissingExtra
 from acls.options import leaves
 from acls.recipes import RECIPES, Recipe, find, load_recipe
@@ -22,10 +22,12 @@ examples:
   acls train cifar10_mini --root cifar10_train.zip --loss ACLS --loss.margin 8
   acls train cifar10_resnet50 --root DIR --loss MbLS --optim.lr 0.05 --epochs 10
   acls train custom --root IMAGES --model timm/resnet18 --dry-run
+  acls train custom --root IMAGES --model mynet.py:MyNet --model.width 64
   acls train --config runs/mine/recipe.yaml --seed 2
   acls train --resume runs/digits_cnn-ACLS-1
 
---loss.FIELD VALUE sets a field of the loss; `acls methods` lists them. `acls recipes NAME` shows a recipe's settings.
+--loss.FIELD VALUE sets a field of the loss; `acls methods` lists them. --model.NAME VALUE sets an argument of your own
+model, which is called with n_classes= and, if it takes it, channels=. `acls recipes NAME` shows a recipe's settings.
 """
 
 
@@ -52,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
             raise InputError("--resume goes on where the run is: pass neither --out nor --dry-run beside it")
         return _train(None, args)
     recipe = _chosen(args)
-    return _train(apply(recipe, given, read_loss_fields(args.rest)), args)
+    return _train(apply(recipe, given, args.rest), args)
 
 
 def _chosen(args: argparse.Namespace) -> Recipe:

@@ -49,6 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object, with fractions, not percent")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     add_settings(parser, leaves(Recipe))
+    parser.set_defaults(takes_rest=True)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     from acls.study.space import parse_space
     from acls.study.tune import Search, tune
 
-    recipe = apply(replace(find(args.recipe), log=()), settings_of(args), {})
+    recipe = apply(replace(find(args.recipe), log=()), settings_of(args), args.rest)
     folder = Path(args.out or Path("tuning") / f"{recipe.name}-{recipe.loss.name}")
     search = Search(
         folder, recipe, tuple(parse_space(args.space)), args.sampler, args.trials, args.accuracy_floor, args.storage

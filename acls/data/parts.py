@@ -5,6 +5,7 @@ An item is ``(x, y, index)``: the input, its class id or label map, and its numb
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -160,7 +161,11 @@ def batches(part: Part, draws: Sequence[Draw], *, workers: int = 0, pin: bool = 
         yield from map(part.__getitems__, draws)
         return
     sampler: Any = draws  # typed for lists of numbers, but handed as it is to __getitems__
-    loader = DataLoader(part, batch_sampler=sampler, num_workers=workers, collate_fn=_as_is, pin_memory=pin)
+    # As torch itself does on Linux, also where this process was spawned: a spawned worker imports torch anew.
+    how = "fork" if sys.platform == "linux" else None
+    loader = DataLoader(
+        part, batch_sampler=sampler, num_workers=workers, collate_fn=_as_is, pin_memory=pin, multiprocessing_context=how
+    )
     try:
         yield from loader
     except InputError as error:

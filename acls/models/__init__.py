@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from acls.errors import InputError, suggest
 from acls.options import option
@@ -43,13 +43,19 @@ class ModelOptions:
     name: str = option(
         "small_cnn",
         "network: one of `acls recipes --models`, timm/NAME for any of timm's, lraspp/NAME or deeplabv3/NAME for "
-        "segmentation with any of timm's",
+        "segmentation with any of timm's, or your own: package.module:Class or path/to/file.py:Class",
     )
     stem: str = option("cifar", "first layers of resnet18 to 101", choices=("cifar", "tiny", "imagenet"))
     dropout: float = option(0.0, "dropout before the last layer; also what MC dropout draws from", within="[0, 1)")
     pretrained: bool = option(False, "start from ImageNet weights, fetched if they are not on this machine")
     weights: str | None = option(
         None, "start from the weights of this file (.safetensors, .pt, .pth, .th); a head for other classes stays new"
+    )
+    arguments: dict[str, Any] = field(
+        default_factory=dict, metadata={"help": "arguments of your own model, set by --model.NAME VALUE"}
+    )
+    source: str = option(
+        "", "hash of the source of your own model: filled in when a run begins, checked when it goes on"
     )
 
 
@@ -60,12 +66,16 @@ def build_model(
 
     ``say`` gets a line where a file's weights for other classes were left out.
     """
-    from acls.models import heads, resnet, segmentation, small, weights
+    from acls.models import heads, own, resnet, segmentation, small, weights
 
     name = options.name
     if options.weights is not None:
         options = replace(options, pretrained=False)
-    if name.startswith("timm/"):
+    if own.is_own(name):
+        model = own.build(options, n_classes, channels)
+    elif options.arguments:
+        raise InputError(f"--model.{next(iter(options.arguments))}: {name} takes no arguments of its own")
+    elif name.startswith("timm/"):
         model = heads.timm_model(name.removeprefix("timm/"), n_classes, channels, options)
     elif name.partition("/")[0] in segmentation.HEADS:
         model = segmentation.on_encoder(name, n_classes, channels, options)

@@ -23,6 +23,7 @@ from acls.evaluation import Evaluation, Worth
 from acls.locks import hold
 from acls.metrics.bins import BINS
 from acls.metrics.intervals import REPLICATES
+from acls.models.own import resolved
 from acls.options import from_plain, to_plain
 from acls.predictions import Predictions
 from acls.recipes import Recipe, load_recipe
@@ -34,8 +35,9 @@ from acls.study.store import Number, Row, Store
 from acls.train import RunFolder, TrainingStopped, fit, resume
 
 NONE = "none"
-_FREE = ("loss", "seed", "log")
-"""Settings in which the runs of a study may differ."""
+_FREE = {"loss", "seed", "log", "data.workers", "data.download", "save_every"}
+_FREE |= {"accelerator", "devices", "nodes", "threads"}
+"""Settings in which the runs of a study may differ: what is compared, and what changes results in their last bits."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def plan(
     if isinstance(posthoc, str):
         posthoc = [make_calibrator(spec) for spec in parse(posthoc, "calibrator", {NONE: ()})]
     after = (None, *{calibrator_name(one): one for one in posthoc}.values())
-    found = methods_of(recipe, methods)
+    found = methods_of(replace(recipe, model=resolved(recipe.model)), methods)
     return [
         Cell(
             replace(method.recipe, seed=seed),
@@ -270,7 +272,12 @@ def _check_settings(cells: Sequence[Cell], rows: Sequence[Row]) -> None:
 def _refuse_other(theirs: Recipe, cell: Cell, free: set[str]) -> None:
     there, here = _flat(to_plain(theirs)), _flat(to_plain(cell.recipe))
     for name in here:
-        if name.split(".")[0] not in _FREE and name not in free and there.get(name) != here[name]:
+        if not {name, name.split(".")[0]} & (_FREE | free) and there.get(name) != here[name]:
+            if name == "model.source":
+                raise InputError(
+                    f"the source of {cell.recipe.model.name} has changed since the study in {cell.folder} began: "
+                    "restore it, or pass another --out"
+                )
             raise InputError(
                 f"the study in {cell.folder} has runs with {name} {there.get(name)}, but {here[name]} came: "
                 "pass the same settings to go on with it, or another --out"

@@ -18,6 +18,7 @@ from acls.data.parts import Part, batches
 from acls.errors import InputError
 from acls.losses import Epoch
 from acls.metrics import Suite
+from acls.models.own import resolved
 from acls.recipes import Recipe
 from acls.storage import load_tensors, write_text
 from acls.train.checkpoint import load_state
@@ -54,6 +55,7 @@ class Result:
 
 def fit(recipe: Recipe, out: str | Path | None = None, *, show: bool = True) -> Result:
     """Train a recipe and write the run into a new folder, ``runs/RECIPE-LOSS-SEED`` where none is named."""
+    recipe = replace(recipe, model=resolved(recipe.model))
     with own_generator(), own_threads(recipe.threads), disk_errors():
         session = Session(recipe, show=show)
         folder = RunFolder(Path(session.fabric.broadcast(str(out) if out is not None else str(new_folder(recipe)))))

@@ -1,0 +1,133 @@
+"""The user's own network: ``package.module:Class`` or ``path/to/file.py:Class``, recorded with a hash of its source."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from acls.errors import InputError, MissingExtra, suggest
+from acls.models import ModelOptions
+from acls.vision import torchvision
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_CLASSES = ("n_classes", "num_classes")
+
+
+def is_own(name: str) -> bool:
+    """Whether a model's name says where its code is."""
+    return ":" in name
+
+
+def resolved(options: ModelOptions) -> ModelOptions:
+    """The options with the full path of the user's file and the hash of its source; others as they are."""
+    if not is_own(options.name):
+        return options
+    place, _, name = options.name.rpartition(":")
+    if place.endswith(".py"):
+        options = replace(options, name=f"{Path(place).expanduser().absolute()}:{name}")
+    return options if options.source else replace(options, source=_digest(_find(options.name)))
+
+
+def build(options: ModelOptions, n_classes: int, channels: int) -> nn.Module:
+    """Call what the name stands for, after a check that its source is the recorded one."""
+    found = _find(options.name)
+    if options.source not in ("", _digest(found)):
+        raise InputError(
+            f"{options.name} is not what it was when this began: its source has changed. Restore it, or start anew "
+            "in another --out"
+        )
+    settings = {
+        name: value
+        for name in ("dropout", "stem", "pretrained")
+        if (value := getattr(options, name)) != getattr(ModelOptions(), name)
+    }
+    return call(found, options.name, n_classes, channels, {**settings, **options.arguments})
+
+
+def call(
+    factory: Callable[..., Any], name: str, n_classes: int, channels: int, arguments: Mapping[str, Any]
+) -> nn.Module:
+    """Make a network with ``n_classes=`` (or ``num_classes=``), ``channels=`` where it takes it, and the arguments."""
+    from torch import nn
+
+    parameters = inspect.signature(factory).parameters
+    anything = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+    classes = next((one for one in _CLASSES if one in parameters), _CLASSES[0] if anything else None)
+    if classes is None:
+        raise InputError(f"{name} takes no argument n_classes, the number of classes: add it, or wrap it in a function")
+    for argument in arguments:
+        if argument not in parameters and not anything:
+            raise InputError(f"{name} has no argument {argument!r}{suggest(argument, parameters)}")
+    given = {classes: n_classes, **({"channels": channels} if "channels" in parameters else {}), **arguments}
+    try:
+        model = factory(**given)
+    except TypeError as error:
+        raise InputError(f"{name} cannot be called with {', '.join(given)}: {error}") from error
+    if not isinstance(model, nn.Module):
+        raise InputError(f"{name} returned {type(model).__name__}, expected a torch.nn.Module")
+    return model
+
+
+def _find(name: str) -> Any:
+    place, _, attribute = name.rpartition(":")
+    with suppress(MissingExtra):
+        torchvision()  # which user code may import, and which must be made safe first
+    try:
+        module = _from_file(Path(place)) if place.endswith(".py") else _from_package(place)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"--model {name}: importing {place} failed: {type(error).__name__}: {error}") from error
+    found = getattr(module, attribute, None)
+    if not callable(found):
+        known = [one for one, value in vars(module).items() if inspect.isclass(value) or inspect.isfunction(value)]
+        raise InputError(f"--model {name}: there is no {attribute!r} in {place}{suggest(attribute, known)}")
+    return found
+
+
+def _from_file(path: Path) -> Any:
+    path = path.expanduser().absolute()
+    if not path.is_file():
+        raise InputError(f"there is no file {path}: expected --model path/to/file.py:Class")
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))  # for what it imports from beside it
+    name = f"acls_own_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
+
+
+def _from_package(name: str) -> Any:
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # which a console script leaves out
+    return importlib.import_module(name)
+
+
+def _digest(found: Any) -> str:
+    """The first half of the SHA-256 of the file that holds the code, or of the code where there is no file."""
+    try:
+        source = Path(inspect.getsourcefile(found) or "").read_bytes()
+    except (TypeError, OSError):
+        try:
+            source = inspect.getsource(found).encode()
+        except (TypeError, OSError):
+            return ""
+    return hashlib.sha256(source).hexdigest()[:32]
