@@ -1,6 +1,7 @@
 """Apply a saved calibrator to predictions: read IN, write the calibrated log-probabilities to OUT.
 
-Files are read in slices, and .parquet is written so, too: it may be larger than memory. Labels need not be there.
+Files are read in slices, and .parquet and .csv are written so, too: they may be larger than memory. Labels need not be
+there. Of stated confidences, with --confidence and --correct, the calibrated confidences are written.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``acls apply``."""
     parser.add_argument("calibrator", metavar="CALIBRATOR", help="what acls calibrate --out wrote")
     parser.add_argument("source", metavar="IN", help=".npz, .safetensors, .parquet, .csv; a folder or glob")
-    parser.add_argument("out", metavar="OUT", help=".npz, .safetensors or .parquet to write")
+    parser.add_argument("out", metavar="OUT", help=".npz, .safetensors, .parquet or .csv to write")
     add_force(parser)
     add_output(parser)
     add_columns(parser)
@@ -41,7 +42,9 @@ def run(args: argparse.Namespace) -> int:
 
     from acls.calibrators import Calibrator
     from acls.predictions import open_batches, save_batches
+    from acls.predictions.writers import check_suffix
 
+    check_suffix(args.out)
     calibrator = Calibrator.load(args.calibrator)
     check_pointwise(calibrator)
     columns = replace(columns_of(args), unlabelled=True)
@@ -51,8 +54,7 @@ def run(args: argparse.Namespace) -> int:
 
     def calibrated() -> Iterator[Predictions]:
         for batch in with_progress(batches, f"reading {args.source}", quiet=args.quiet or args.json):
-            meta = {**batch.meta, "calibrator": repr(calibrator)}
-            yield replace(batch, scores=calibrator(batch.logits()), kind="log_probs", meta=meta)
+            yield replace(batch.calibrated(calibrator), meta={**batch.meta, "calibrator": repr(calibrator)})
 
     save_batches(args.out, calibrated())
     told = {"file": args.out, "calibrator": repr(calibrator)}
@@ -64,6 +66,6 @@ def check_pointwise(calibrator: Calibrator) -> None:
     """Raise for a calibrator of whole maps, which the rows of a file do not make."""
     if not calibrator.pointwise:
         raise InputError(
-            f"{type(calibrator).__name__} looks at a position's neighbours, but files hold positions one by one: "
+            f"{type(calibrator).__name__} needs a position's neighbours, but a file holds positions one by one: "
             "use it in Python, on maps (N, K, H, W)"
         )

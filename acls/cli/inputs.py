@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 NAMES = """\
 naming arrays or columns:
   A file has rows of K scores under the name logits, probs or log_probs (or only confidence and predicted), and labels;
-  optionally group and image. What has other names is named, under the kind it is:
+  or stated confidences under confidence and correct; optionally group and image. Other names are given under the kind
+  that they are:
     --logits resnet20              an array or a list column
     --probs 'probs[3]'             the fourth along the leading axis of an array
-    --probs cat,dog,eel            a column a class
+    --probs cat,dog,eel            one column per class
     --probs p                      the columns p0, p1, ... (which are found by themselves)
+    --confidence c --correct ok    what a model stated, and whether it was right
   One column is the score of class 1 of two classes.
 """
 
@@ -35,9 +37,10 @@ def add_columns(parser: argparse.ArgumentParser, *, several: bool = False) -> No
     kinds.add_argument("--probs", action=action, metavar="NAME", help="probabilities")
     kinds.add_argument("--log-probs", action=action, metavar="NAME", help="logarithms of probabilities")
     names.add_argument(
-        "--confidence", metavar="NAME", help="probability of the predicted class, if that is all there is"
+        "--confidence", metavar="NAME", help="probability of the predicted class, or stated by a language model"
     )
-    names.add_argument("--predicted", metavar="NAME", help="predicted class, together with --confidence")
+    names.add_argument("--predicted", metavar="NAME", help="predicted class, together with --confidence and --label")
+    names.add_argument("--correct", metavar="NAME", help="1 if the prediction is right, 0 if not, with --confidence")
     names.add_argument("--label", "--labels", dest="labels", metavar="NAME", help="true class, from 0 on")
     names.add_argument("--group", metavar="NAME", help="group of each row")
     names.add_argument("--image", metavar="NAME", help="image that each row, a pixel, comes from")
@@ -50,12 +53,12 @@ def columns_of(args: argparse.Namespace) -> Columns:
     """The names that the options say."""
     from acls.predictions import Columns
 
-    names = ("logits", "probs", "log_probs", "confidence", "predicted", "labels", "group", "image")
+    names = ("logits", "probs", "log_probs", "confidence", "predicted", "correct", "labels", "group", "image")
     return Columns(**{name: getattr(args, name) for name in names})
 
 
 def models_of(args: argparse.Namespace) -> list[tuple[str, str, Columns]]:
-    """Title, file and names of each model: files under one name, or names in one file, or a name a file."""
+    """Title, file and names of each model: files under one name, or names in one file, or one name per file."""
     named = [(kind, name) for kind in ("logits", "probs", "log_probs") for name in getattr(args, kind) or []]
     rest = argparse.Namespace(**{**vars(args), "logits": None, "probs": None, "log_probs": None})
     group = next((name for name in getattr(args, "by", []) if name not in ("group", "image")), None)

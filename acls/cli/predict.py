@@ -9,7 +9,7 @@ from acls.cli.output import add_force, add_output, check_out, say
 from acls.cli.settings import add_settings, settings_of
 from acls.data import DataOptions
 from acls.errors import InputError
-from acls.options import leaves, override
+from acls.options import leaves, number, override
 
 EXAMPLE = """\
 examples:
@@ -23,11 +23,14 @@ examples:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument("source", metavar="RUN|CHECKPOINT", help="folder of a run, or a weights file in it")
-    parser.add_argument("--out", required=True, metavar="FILE", help=".safetensors, .npz or .parquet")
+    parser.add_argument("--out", required=True, metavar="FILE", help=".safetensors, .npz, .parquet or .csv")
     add_force(parser)
     parser.add_argument("--part", choices=("train", "val", "test"), default="test", help="which part of the data")
     parser.add_argument(
-        "--mc-samples", type=int, metavar="T", help="average T passes with dropout (default: as the run's recipe says)"
+        "--mc-samples",
+        type=number(int, "[0, 1e6]"),
+        metavar="T",
+        help="average T passes with dropout (default: as the run's recipe says)",
     )
     add_output(parser, quiet="print nothing but errors")
     add_settings(
@@ -37,13 +40,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Predict and save."""
-    if args.mc_samples is not None and args.mc_samples < 0:
-        raise InputError(f"--mc-samples is {args.mc_samples}, but 0 or more are called for")
+    from acls.predictions.writers import check_suffix
     from acls.train import open_run, predict_run
 
     path = Path(args.source)
     if not path.exists():
         raise InputError(f"there is no run or checkpoint {path}")
+    check_suffix(args.out)
     check_out(args, args.out, "predictions", path)
     _, recipe = open_run(path if path.is_dir() else path.parent)
     given = {name.removeprefix("data."): value for name, value in settings_of(args).items()}

@@ -8,12 +8,14 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from acls.errors import InputError, suggest
-from acls.predictions.core import Kind
+from acls.predictions.core import MULTILABEL, Kind
 
 _SCORES: tuple[Kind, ...] = ("logits", "probs", "log_probs")
 _OWN_NAMES: dict[str, tuple[str, ...]] = {
     "probs": ("probs", "p")
 }  # p0, p1, ... are probabilities; others have one name
+_LABELS = ("label", "target", "targets", "y", "y_true", "truth", "true", "class", "gt")
+_CORRECT = ("correct", "is_correct", "iscorrect", "correctness", "was_correct", "right", "is_right")
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class Columns:
     log_probs: str | None = None
     confidence: str | None = None
     predicted: str | None = None
+    correct: str | None = None
+    """Whether the prediction that the confidence was stated for is right, 1 or 0; then no labels are needed."""
     labels: str | None = None
     group: str | None = None
     image: str | None = None
@@ -48,11 +52,15 @@ class Columns:
     """Whether labels may be missing; all rows then carry the label that does not count."""
 
     def __post_init__(self) -> None:
-        said = [kind for kind in _SCORES if getattr(self, kind)]
-        if self.confidence or self.predicted:
-            said.append("triples")
+        said: list[str] = [kind for kind in _SCORES if getattr(self, kind)]
+        if self.confidence or self.predicted or self.correct:
+            said.append("confidences")
         if len(said) > 1:
             raise InputError(f"{' and '.join(said)} are both named: name one kind of scores")
+        if self.correct and (self.predicted or self.labels):
+            raise InputError(
+                "expected correct, or predicted and labels, got both: correct says if a prediction is right"
+            )
 
     @classmethod
     def of(cls, **names: str) -> Columns:
@@ -72,6 +80,8 @@ class Field:
     shape: tuple[int, ...] | None = None
     """None where the file does not say, as for the columns of a table."""
     dtype: str = ""
+    twice: bool = False
+    """Whether several columns of the file have this name."""
 
     def __str__(self) -> str:
         return f"{self.shape}" if self.shape is not None else self.dtype
@@ -83,7 +93,7 @@ class Layout:
 
     kind: Kind
     roles: dict[str, tuple[Ref, ...]]
-    """``scores``, or ``confidence`` and ``predicted``; ``labels``; where there are any ``group`` and ``image``."""
+    """``scores``, or ``confidence`` with ``predicted`` or ``correct``; ``labels``; if there ``group`` and ``image``."""
 
     @property
     def main(self) -> tuple[Ref, ...]:
@@ -100,26 +110,58 @@ def resolve(columns: Columns, available: Mapping[str, Field], where: str) -> Lay
     """Find what ``columns`` names, and by our own names what it does not, among what the file has."""
     kind = _kind(columns, available, where)
     roles: dict[str, tuple[Ref, ...]] = {}
+    correct = kind == "triples" and _by_correct(columns, available)
     if kind == "triples":
         roles["confidence"] = _one(columns.confidence or "confidence", "confidence", available, where)
-        roles["predicted"] = _one(columns.predicted or "predicted", "predicted", available, where)
+        last = "correct" if correct else "predicted"
+        roles[last] = _one(getattr(columns, last) or last, last, available, where)
     else:
         said = getattr(columns, kind) or next(name for name in _own_names(kind) if _present(name, available))
         roles["scores"] = _find(said, kind, available, where)
-    if columns.labels or "labels" in available or not columns.unlabelled:
-        roles["labels"] = _one(columns.labels or "labels", "labels", available, where)
+    if not correct and (columns.labels or "labels" in available or not columns.unlabelled):
+        scores = roles.get("scores", ())
+        roles["labels"] = _labels(columns.labels or "labels", scores, available, where)
     for name in ("group", "image"):
         said = getattr(columns, name)
         if said or name in available:
             roles[name] = _one(said or name, name, available, where)
-    return Layout(kind, roles)
+    layout = Layout(kind, roles)
+    for name in layout.names:
+        if available[name].twice:
+            raise InputError(f"{where} has several columns named {name!r}: rename all but one")
+    return layout
+
+
+def _by_correct(columns: Columns, available: Mapping[str, Field]) -> bool:
+    if columns.correct or columns.predicted or columns.labels:
+        return columns.correct is not None
+    return "correct" in available and not ("predicted" in available and "labels" in available)
+
+
+def _labels(said: str, scores: tuple[Ref, ...], available: Mapping[str, Field], where: str) -> tuple[Ref, ...]:
+    """The labels; where they are not there, the error tells what probably is."""
+    taken = {ref.name for ref in scores}
+    if said.lower() in _CORRECT and len(scores) == 1 and len(available[scores[0].name].shape or (0,)) == 1:
+        raise InputError(
+            f"{where}: {said!r} seems to say whether a prediction was right, not the class that was true: for stated "
+            f"confidences pass --confidence {scores[0].name} --correct {said}"
+        )
+    families = {match[1] for name in available if name not in taken and (match := re.fullmatch(r"(.*?)_?\d+", name))}
+    several = next((refs for prefix in sorted(families) if (refs := _numbered(prefix, available))), ())
+    if several and (said not in available) and (said == "labels" or len(_find(said, "labels", available, where)) > 1):
+        raise InputError(f"{where} holds labels {several[0]} to {several[-1]}: {MULTILABEL}")
+    if said not in available and said == "labels":
+        likely = [name for name in available if name.lower() in _LABELS]
+        flat = [name for name, one in available.items() if name not in taken and len(one.shape or (0,)) == 1]
+        raise _missing(said, "labels", available, where, (likely + flat + ["NAME"])[0])
+    return _one(said, "labels", available, where)
 
 
 def _kind(columns: Columns, available: Mapping[str, Field], where: str) -> Kind:
     for kind in _SCORES:
         if getattr(columns, kind):
             return kind
-    if columns.confidence or columns.predicted:
+    if columns.confidence or columns.predicted or columns.correct:
         return "triples"
     present = [kind for kind in _SCORES if any(_present(name, available) for name in _own_names(kind))]
     if len(present) > 1:
@@ -129,10 +171,10 @@ def _kind(columns: Columns, available: Mapping[str, Field], where: str) -> Kind:
         )
     if present:
         return present[0]
-    if "confidence" in available and "predicted" in available:
+    if "confidence" in available and ("predicted" in available or "correct" in available):
         return "triples"
     raise InputError(
-        f"{where} has nothing named logits, probs or log_probs, nor confidence and predicted; "
+        f"{where} has nothing named logits, probs or log_probs, nor confidence with predicted or correct; "
         f"it has {_listing(available)}: {_example(available)}"
     )
 
@@ -146,6 +188,10 @@ def _present(name: str, available: Mapping[str, Field]) -> bool:
 
 
 def _example(available: Mapping[str, Field]) -> str:
+    stated = next((name for name in available if "conf" in name.lower()), None)
+    if stated is not None:
+        right = next((name for name in available if name.lower() in _CORRECT), "NAME")
+        return f"for stated confidences pass --confidence {stated} --correct {right}"
     likely = [name for name, field in available.items() if field.shape is not None and len(field.shape) >= 2]
     prefixes = [match[1] for name in available if (match := re.fullmatch(r"(.*?)_?0", name))]
     name = (likely + prefixes + list(available) + ["NAME"])[0]
@@ -156,7 +202,7 @@ def _example(available: Mapping[str, Field]) -> str:
 def _one(said: str, role: str, available: Mapping[str, Field], where: str) -> tuple[Ref, ...]:
     refs = _find(said, role, available, where)
     if len(refs) > 1:
-        raise InputError(f"{where}: {role} is one column, but {said!r} names {len(refs)}")
+        raise InputError(f"{where}: expected one column for the {role}, but {said!r} names {len(refs)}")
     return refs
 
 
@@ -204,11 +250,13 @@ def _numbered(prefix: str, available: Mapping[str, Field]) -> tuple[Ref, ...]:
     return tuple(Ref(found[number]) for number in numbers)
 
 
-def _missing(name: str, role: str, available: Mapping[str, Field], where: str) -> InputError:
+def _missing(
+    name: str, role: str, available: Mapping[str, Field], where: str, example: str | None = None
+) -> InputError:
     hint = suggest(name, available)
     if hint.startswith(": did"):
         return InputError(f"{where} has no {name!r} for the {role}{hint} It has {_listing(available)}")
-    example = next((other for other, field in available.items() if len(field.shape or (0,)) == 1), "NAME")
+    example = example or next((other for other, one in available.items() if len(one.shape or (0,)) == 1), "NAME")
     return InputError(
         f"{where} has no {name!r} for the {role}; it has {_listing(available)}: "
         f"name the {role}, as in --{_option(role)} {example}"

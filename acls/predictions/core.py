@@ -21,6 +21,12 @@ _COLUMNS = ("scores", "labels", "confidence", "predicted", "group", "image")
 
 SUM_TOLERANCE = 0.02
 """How far the probabilities of a row may add up from 1: what rounding to half precision does to many classes."""
+ONE_TOLERANCE = 1e-3
+"""How far one probability may lie above 1."""
+MULTILABEL = (
+    "multilabel predictions, with any number of true classes per row, are not supported; "
+    "evaluate each label on its own, as in --probs p0 --label y0"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +67,7 @@ class Predictions:
             _check_column("predicted", self.predicted, self.labels.shape[0])
         else:
             if self.scores is None or self.confidence is not None or self.predicted is not None:
-                raise InputError(f"kind {self.kind!r} calls for scores, and for no confidence= or predicted=")
+                raise InputError(f"kind {self.kind!r}: expected scores, and no confidence= or predicted=")
             _check_scores(self.scores, self.labels)
         for name in ("labels", "group", "image"):
             column = getattr(self, name)
@@ -72,16 +78,27 @@ class Predictions:
     def dense(
         cls, scores: Tensor, labels: Tensor, kind: Kind, *, ignore_index: int = IGNORE_INDEX, first_image: int = 0
     ) -> Predictions:
-        """Predictions of maps ``(N, K, *D)`` and labels ``(N, *D)``: a row a labelled pixel, image the map's number."""
+        """Predictions of maps ``(N, K, *D)`` and labels ``(N, *D)``: one row per labelled pixel; image is the map."""
         check_logits(scores)
         if labels.shape != scores.shape[:1] + scores.shape[2:]:
             raise InputError(
-                f"labels have shape {tuple(labels.shape)}, but scores {tuple(scores.shape)} call for "
-                f"{tuple(scores.shape[:1] + scores.shape[2:])}: the same without axis 1, which holds the classes"
+                f"expected labels of shape {tuple(scores.shape[:1] + scores.shape[2:])} for scores of shape "
+                f"{tuple(scores.shape)}, got {tuple(labels.shape)}: the same without axis 1, which holds the classes"
             )
         pixels = math.prod(scores.shape[2:])
         image = torch.arange(first_image, first_image + scores.shape[0]).repeat_interleave(pixels)
         return cls(flatten_logits(scores), labels.reshape(-1).long(), kind, image=image).labelled(ignore_index)
+
+    @classmethod
+    def of_stated(cls, confidence: Tensor, correct: Tensor, *, group: Tensor | None = None) -> Predictions:
+        """Confidences that a model stated, as a language model does, and whether it was right (1) or wrong (0).
+
+        >>> p = Predictions.of_stated(torch.tensor([0.9, 0.8]), torch.tensor([1, 0]))
+        >>> p.correct().tolist(), p.stated
+        ([True, False], True)
+        """
+        right = correct.long()
+        return cls(None, right, "triples", confidence=confidence, predicted=torch.ones_like(right), group=group)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, ignore_index: int | None = None, **columns: str) -> Predictions:
@@ -91,15 +108,15 @@ class Predictions:
         not said, rows labelled -100 stay, for `labelled` to leave out. For what does not fit memory see `open_batches`.
         """
         from acls.predictions.columns import Columns
-        from acls.predictions.streams import load
+        from acls.predictions.readers import load
 
         if ignore_index is None:
             return load(path, Columns.of(**columns))
         return load(path, Columns.of(**columns), ignore_index=ignore_index).labelled(ignore_index)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write ``.npz``, ``.safetensors`` or ``.parquet``, whole or not at all."""
-        from acls.predictions.writing import save_batches
+        """Write ``.npz``, ``.safetensors``, ``.parquet``, ``.csv`` or ``.tsv``, whole or not at all."""
+        from acls.predictions.writers import save_batches
 
         save_batches(path, [self])
 
@@ -139,10 +156,15 @@ class Predictions:
         """K; None for triples, which do not tell."""
         return None if self.scores is None else self.scores.shape[1]
 
+    @property
+    def stated(self) -> bool:
+        """Whether these are stated confidences: all that was predicted is class 1, "correct", and the labels say if."""
+        return self.predicted is not None and bool((self.predicted == 1).all()) and bool((self.labels <= 1).all())
+
     def log_probs(self) -> Tensor:
         """Log-probabilities ``(n, K)`` in float32 or wider; -inf where a probability is 0."""
         if self.scores is None:
-            raise InputError("triples hold the probability of the predicted class only; this needs rows of K scores")
+            raise InputError("expected rows of K scores: triples hold the probability of the predicted class only")
         scores = widened(self.scores)
         if self.kind == "logits":
             return scores.log_softmax(1)
@@ -151,11 +173,25 @@ class Predictions:
     def logits(self) -> Tensor:
         """Scores ``(n, K)``, in float32 or wider, that a softmax turns into the probabilities: what a calibrator takes.
 
-        See `to_logits` for probabilities that are 0.
+        See `to_logits` for probabilities that are 0. Of triples there are two classes, wrong and right.
         """
-        if self.scores is None:
-            raise InputError("triples hold the probability of the predicted class only; this needs rows of K scores")
-        return to_logits(self.scores, self.kind)
+        if self.scores is not None:
+            return to_logits(self.scores, self.kind)
+        right, _ = self.top()
+        return to_logits(torch.stack([1 - right, right], 1), "probs")
+
+    def target(self, ignore_index: int = IGNORE_INDEX) -> Tensor:
+        """The classes that belong to `logits`: the labels; of triples 1 where the prediction is right, else 0."""
+        if self.scores is not None:
+            return self.labels
+        return torch.where(self.labels == ignore_index, ignore_index, self.correct().long())
+
+    def calibrated(self, calibrator: Callable[[Tensor], Tensor]) -> Predictions:
+        """These predictions after a map from `logits` to log-probabilities; of triples the confidence is mapped."""
+        log_probs = calibrator(self.logits())
+        if self.scores is not None:
+            return replace(self, scores=log_probs, kind="log_probs")
+        return replace(self, confidence=log_probs[:, 1].exp())
 
     def top(self) -> tuple[Tensor, Tensor]:
         """Confidence and predicted class of each row; the first of equal scores wins."""
@@ -210,7 +246,7 @@ def _faults(p: Predictions, ignore_index: int) -> Iterator[tuple[Tensor, Callabl
         if p.kind == "probs":
             least, total = scores.amin(1), scores.sum(1)
             yield (
-                (least < 0) | (best > 1 + SUM_TOLERANCE),
+                (least < 0) | (best > 1 + ONE_TOLERANCE),
                 lambda row: (
                     f"probs range from {least[row]:g} to {best[row]:g}, outside 0..1: "
                     "name them as logits or log_probs if that is what they are"
@@ -236,7 +272,8 @@ def _faults(p: Predictions, ignore_index: int) -> Iterator[tuple[Tensor, Callabl
     yield (
         unknown & (p.labels != ignore_index),
         lambda row: (
-            f"the label is {p.labels[row]}, {classes}: pass ignore_index={p.labels[row]} to leave such rows out"
+            f"the label is {p.labels[row]}, {classes}: --ignore-index {p.labels[row]} (in Python "
+            f"ignore_index={p.labels[row]}) leaves such rows out"
         ),
     )
 
@@ -271,13 +308,11 @@ def widened(scores: Tensor) -> Tensor:
 
 def _check_scores(scores: Tensor, labels: Tensor) -> None:
     if scores.ndim != 2:
-        raise InputError(
-            f"scores have shape {tuple(scores.shape)}, but rows of K are called for: see Predictions.dense"
-        )
+        raise InputError(f"expected scores of shape (n, K), got {tuple(scores.shape)}: Predictions.dense takes maps")
     if not scores.is_floating_point():
-        raise InputError(f"scores have dtype {scores.dtype}, but a floating point type is called for")
+        raise InputError(f"expected scores of a floating point type, got {scores.dtype}")
     if scores.shape[1] < 2:
-        raise InputError(f"scores have shape {tuple(scores.shape)}, but at least 2 classes are called for")
+        raise InputError(f"expected scores of at least 2 classes, got shape {tuple(scores.shape)}")
     if labels.ndim == 1 and labels.shape[0] != scores.shape[0]:
         raise InputError(
             f"there are {labels.shape[0]} labels for scores of shape {tuple(scores.shape)}: axis 0 holds the samples"
@@ -287,8 +322,8 @@ def _check_scores(scores: Tensor, labels: Tensor) -> None:
 
 def _check_column(name: str, column: Tensor, n: int, *, floating: bool = False) -> None:
     if tuple(column.shape) != (n,):
-        raise InputError(f"{name} has shape {tuple(column.shape)}, but one value a row, ({n},), is called for")
+        raise InputError(f"expected {name} of shape ({n},), one value per row, got {tuple(column.shape)}")
     if floating != column.is_floating_point() or (not floating and column.dtype != torch.int64):
         raise InputError(
-            f"{name} has dtype {column.dtype}, but {'floating point' if floating else 'torch.int64'} is called for"
+            f"expected {name} of dtype {'floating point' if floating else 'torch.int64'}, got {column.dtype}"
         )

@@ -137,7 +137,7 @@ def test_calibrators_of_whole_maps_are_refused_for_files(command, files, capsys)
         saved = files / "lts.safetensors"
         LTS(steps=1).fit(logits.reshape(10, 2, 2, 3).movedim(-1, 1), target.reshape(10, 2, 2)).save(saved)
         assert main(["apply", str(saved), str(files / "test.npz"), str(files / "out.npz")]) == 2
-    assert "LTS looks at a position's neighbours" in capsys.readouterr().err
+    assert "LTS needs a position's neighbours" in capsys.readouterr().err
 
 
 def test_a_test_file_of_one_row_has_numbers_without_intervals(files, capsys):

@@ -55,11 +55,14 @@ def test_a_kind_must_be_said():
         (lambda: Predictions(torch.zeros(5, 3), torch.zeros(3).long(), "logits"), r"so pass scores.T"),
         (lambda: Predictions(torch.zeros(3, 5).long(), torch.zeros(3).long(), "logits"), "floating point"),
         (lambda: Predictions(torch.zeros(3, 1), torch.zeros(3).long(), "logits"), "at least 2 classes"),
-        (lambda: Predictions(torch.zeros(3, 5), torch.zeros(3), "logits"), "labels has dtype torch.float32"),
-        (lambda: Predictions(torch.zeros(3, 5), torch.zeros(3, 5).long(), "logits"), "labels has shape"),
+        (
+            lambda: Predictions(torch.zeros(3, 5), torch.zeros(3), "logits"),
+            "expected labels of dtype torch.int64",
+        ),
+        (lambda: Predictions(torch.zeros(3, 5), torch.zeros(3, 5).long(), "logits"), "expected labels of shape"),
         (lambda: Predictions(torch.zeros(3, 5), torch.zeros(3).long(), "triples"), "confidence=, predicted="),
-        (lambda: Predictions(None, torch.zeros(3).long(), "logits"), "calls for scores"),
-        (lambda: make(kind="triples").log_probs(), "needs rows of K scores"),
+        (lambda: Predictions(None, torch.zeros(3).long(), "logits"), "expected scores"),
+        (lambda: make(kind="triples").log_probs(), "expected rows of K scores"),
         (lambda: Predictions.concat([make(), make(k=4)]), "logits of 4 classes after logits of 5"),
         (lambda: Predictions.concat([]), "no predictions"),
     ],
@@ -97,11 +100,11 @@ def test_labels_outside_the_classes_are_named_unless_they_are_to_be_ignored(kind
     p.check()
     assert len(p.labelled()) == len(p) - 1
     p.labels[4] = -7
-    with pytest.raises(InputError, match=r"row 4: the label is -7, .*pass ignore_index=-7"):
+    with pytest.raises(InputError, match=r"row 4: the label is -7, .*--ignore-index -7"):
         p.check()
     if kind != "triples":
         p.labels[4] = 5
-        with pytest.raises(InputError, match=r"row 4: the label is 5, outside 0..4: pass ignore_index=5"):
+        with pytest.raises(InputError, match=r"row 4: the label is 5, outside 0..4: --ignore-index 5"):
             p.check()
 
 
@@ -110,7 +113,7 @@ def test_labels_to_be_ignored_are_left_out_when_a_file_is_loaded(tmp_path):
     p.labels[3] = 255
     for name in ("p.npz", "p.parquet"):
         p.save(tmp_path / name)
-        with pytest.raises(InputError, match="pass ignore_index=255 to leave such rows out"):
+        with pytest.raises(InputError, match="--ignore-index 255"):
             Predictions.load(tmp_path / name)
         assert_same(Predictions.load(tmp_path / name, ignore_index=255), p.labelled(255))
 

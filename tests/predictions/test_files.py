@@ -15,10 +15,11 @@ from made import assert_same, make, write_csv
 
 from acls.errors import InputError
 from acls.predictions import KINDS, Columns, Predictions, open_batches, save_batches
-from acls.predictions.arrays import NpzFile
 from acls.predictions.columns import Layout, Ref
+from acls.predictions.readers import NpzFile
 
 FORMATS = [".npz", ".safetensors", ".parquet"]
+TEXT = [".csv", ".tsv"]
 quickly = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -335,11 +336,11 @@ def test_missing_columns_and_wrong_types_are_named(tmp_path):
     pq.write_table(pa.table({"logits": [[0.1, 0.2], None], "labels": [1, 0]}), path)
     _raises(path, "row 1: 'logits' is null")
     pq.write_table(pa.table({"logits": [[0.1, 0.2]], "labels": ["cat"]}), path)
-    _raises(path, "'labels' has dtype text, but class ids are called for")
+    _raises(path, "'labels' has dtype text: expected integers")
     pq.write_table(pa.table({"logits": ["high"], "labels": [1]}), path)
-    _raises(path, "'logits' has dtype .*, but numbers are called for")
+    _raises(path, "'logits' has dtype .*: expected numbers")
     pq.write_table(pa.table({"logits": [[0.1, 0.2]] * 2, "labels": [1.0, 0.5]}), path)
-    _raises(path, "row 1: 'labels' is 0.5, but an integer is called for")
+    _raises(path, "row 1: 'labels' is 0.5: expected an integer")
 
 
 def test_text_that_is_no_number_is_named(tmp_path):
@@ -349,7 +350,7 @@ def test_text_that_is_no_number_is_named(tmp_path):
     path.write_text("p0,p1,labels\n0.5,0.5,0\n0.4,high,1\n")
     _raises(path, "row 1: 'p1' is 'high', which is not a number")
     path.write_text("")
-    _raises(path, "is empty; a header line")
+    _raises(path, "is empty: expected a header line")
     path.write_bytes(b"\xff\xfe\x00\x01")
     _raises(path, "is not a text file")
 
@@ -360,19 +361,19 @@ def test_arrays_that_do_not_fit_are_named(tmp_path):
     _raises(
         path, r"'logits' has shape \(10, 30\), but there are 30 labels: axis 0 holds the samples, so save its transpose"
     )
-    np.savez(path, logits=np.zeros((30, 10)), labels=np.zeros((30, 10), int))
+    np.savez(path, logits=np.zeros((30, 10)), labels=np.eye(10, dtype=int).repeat(3, 0))
     _raises(path, "of one-hot labels save the argmax")
     np.savez(path, logits=np.zeros((30, 10)), labels=np.array([None] * 30))
     _raises(path, "'labels' holds Python objects, which are pickles")
     np.savez(path, logits=np.zeros((30, 10), complex), labels=np.zeros(30, int))
-    _raises(path, "'logits' has dtype complex128, but numbers are called for")
+    _raises(path, "'logits' has dtype complex128: expected numbers")
 
 
 def test_an_unknown_ending_lists_the_known_ones(tmp_path):
     (tmp_path / "p.pkl").write_text("")
     with pytest.raises(InputError, match=r"ends in \.npz, \.safetensors, \.parquet, \.csv"):
         open_batches(tmp_path / "p.pkl")
-    with pytest.raises(InputError, match=r"ends in \.npz, \.safetensors or \.parquet"):
+    with pytest.raises(InputError, match=r"ends in \.npz, \.safetensors, \.parquet, \.csv"):
         make().save(tmp_path / "p.pkl")
     with pytest.raises(InputError, match="there is no file"):
         open_batches(tmp_path / "absent.npz")
@@ -399,3 +400,63 @@ def test_a_file_from_the_library_itself_is_plain_for_others(tmp_path):
         assert json.loads(str(arrays["meta"])) == {"acls": "predictions", **p.meta}
     p.save(tmp_path / "p.parquet")
     assert re.match("fixed_size_list", str(pq.read_schema(tmp_path / "p.parquet").field("logits").type))
+
+
+@pytest.mark.parametrize("suffix", TEXT)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_text_comes_back_as_the_same_numbers(tmp_path, suffix, kind, dtype):
+    p = make(23, 4, kind, dtype=dtype, group=True)
+    p.save(tmp_path / f"p{suffix}")
+    back = Predictions.load(tmp_path / f"p{suffix}")
+    assert back.kind == kind
+    column = "scores" if p.scores is not None else "confidence"
+    assert torch.equal(getattr(back, column).to(getattr(p, column)), getattr(p, column))
+    assert torch.equal(back.labels, p.labels)
+    assert [back.group_names[code] for code in back.group] == [str(code) for code in p.group.tolist()]
+
+
+# Stated confidences.
+
+STATED = "task,confidence,correct\na,0.9,1\nb,0.8,0\na,0.7,TRUE\n"
+
+
+@pytest.mark.parametrize("suffix", [*FORMATS, *TEXT])
+def test_stated_confidences_are_found_by_their_names_and_come_back(tmp_path, suffix):
+    path = tmp_path / "llm.csv"
+    path.write_text(STATED)
+    p = Predictions.load(path, group="task")
+    assert p.stated
+    assert p.correct().tolist() == [True, False, True]
+    assert p.confidence.tolist() == [0.9, 0.8, 0.7]
+    p.save(tmp_path / f"again{suffix}")
+    assert_same(Predictions.load(tmp_path / f"again{suffix}"), p)
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "message"),
+    [
+        (STATED, {"probs": "confidence", "labels": "correct"}, "pass --confidence confidence --correct correct"),
+        ("conf,ok\n0.9,1\n", {}, "pass --confidence conf --correct NAME"),
+        ("conf,is_correct\n0.9,1\n", {}, "pass --confidence conf --correct is_correct"),
+        ("confidence,correct\n0.9,2\n", {}, r"row 0: expected 1 \(correct\) or 0 \(wrong\), got 2"),
+        ("confidence,correct\n90,1\n", {}, "confidence is 90, outside 0..1: divide percent by 100"),
+        ("confidence,correct\n0.9,maybe\n", {}, "row 0: 'correct' is 'maybe'"),
+        ("confidence,correct,confidence\n0.9,1,0.1\n", {}, "several columns named 'confidence'"),
+        ("p0,p1,p0,labels\n0.9,0.1,0.5,1\n", {}, "several columns named 'p0'"),
+        ("p0,p1,p2,p3,y0,y1,y2,y3\n1,0,0,0,1,1,0,0\n", {}, "y0 to y3: multilabel predictions.* are not supported"),
+        ("p0,p1,target\n1,0,0\n", {}, "--label target"),
+        ("p0,p1,other\n1,0,0\n", {}, "--label other"),
+        ("p0,p1,labels\n0.5,0.5,0_1\n", {}, "row 0: 'labels' is '0_1', which is not a number"),
+        ("p0,p1,labels\n0.5,0.5,0\n0.5,0.5,1e30\n", {}, r"row 1: 'labels' is 1e\+30: expected an integer"),
+        ("p0,p1,labels\n1.015,0,0\n", {}, "row 0: probs range from 0 to 1.015, outside 0..1"),
+    ],
+)
+def test_what_a_table_holds_is_told_with_the_right_hint(tmp_path, text, columns, message):
+    (tmp_path / "t.csv").write_text(text)
+    _raises(tmp_path / "t.csv", message, **columns)
+
+
+def test_confidence_correct_and_labels_are_not_named_together():
+    with pytest.raises(InputError, match="expected correct, or predicted and labels, got both"):
+        Columns(confidence="c", correct="ok", labels="y")

@@ -1,0 +1,768 @@
+"""Reading predictions: ``.npz``, ``.safetensors``, ``.parquet`` and ``.csv``, whole or in slices of rows.
+
+Whatever a file holds is checked here, where it enters: sizes against shapes, checksums where there are any, numbers
+that are numbers, labels that are class ids. A file that is damaged or of another kind raises an InputError with its
+name, and the row where there is one.
+"""
+
+from __future__ import annotations
+
+import csv
+import glob
+import itertools
+import json
+import lzma
+import math
+import mmap
+import os
+import struct
+import zipfile
+import zlib
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from operator import itemgetter
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import numpy as np
+import torch
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+from torch import Tensor
+
+from acls.errors import InputError, require
+from acls.predictions.columns import Columns, Field, Layout, Ref, resolve
+from acls.predictions.core import MULTILABEL, Kind, Predictions
+from acls.shapes import IGNORE_INDEX
+from acls.storage import CHECKSUMS, checksum, damaged, open_tensors, split_checksums
+
+Array = NDArray[Any]
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+Read = Callable[[int, int], Array]
+"""Reads the rows from a first to before a last one; called in the order of the rows."""
+
+CELLS = 1 << 21
+"""Scores in a slice unless the caller says how many rows: 8 MB of float32."""
+META_KEY = b"acls"
+"""Under which a parquet file holds the meta."""
+_META_BYTES = 1 << 24
+
+
+def open_batches(
+    paths: Paths,
+    columns: Columns | None = None,
+    *,
+    rows: int | None = None,
+    ignore_index: int = IGNORE_INDEX,
+    check: bool = True,
+) -> Batches:
+    """Open a file, a folder or a glob of parquet parts, or a list of files as one data set, read in slices.
+
+    Iterating gives `Predictions` of at most ``rows`` rows (dense maps: ``rows`` maps); it can be done again and again.
+    Names and shapes are looked at now, values when they come, unless ``check`` is False: the first row that is wrong
+    raises an InputError with its file and number. Rows labelled ``ignore_index`` are right, and stay.
+    """
+    files = _files(paths)
+    columns = columns or Columns()
+    n_rows: int | None = 0
+    cells = 1
+    for path in files:
+        with _open(path) as file:
+            layout = resolve(columns, file.fields, str(path))
+            # Unchecked, arrays that do not fit each other are left to be found when they are read.
+            n = file.n_rows(layout) if check else None
+            n_rows = None if n is None or n_rows is None else n_rows + n
+            cells = max(cells, file.n_cells(layout))
+    return Batches(files, columns, rows or max(1, CELLS // max(cells, 8)), n_rows, ignore_index, check)
+
+
+@dataclass(frozen=True)
+class Batches:
+    """A data set of predictions on disk; iterating reads it in slices."""
+
+    files: tuple[Path, ...]
+    columns: Columns
+    rows: int
+    n_rows: int | None
+    """How many rows (or dense maps) there are; None where only reading tells, as for text."""
+    ignore_index: int
+    check: bool
+
+    def __iter__(self) -> Iterator[Predictions]:
+        expected: tuple[Kind, int | None] | None = None
+        build = _Builder(missing=self.ignore_index)
+        for path in self.files:
+            with _open(path) as file:
+                layout = resolve(self.columns, file.fields, str(path))
+                row = 0
+                for block in file.blocks(layout, self.rows):
+                    batch = build(block, layout, file.meta, str(path), row)
+                    expected = expected or (batch.kind, batch.n_classes)
+                    if (batch.kind, batch.n_classes) != expected:
+                        raise InputError(
+                            f"{path}: row {row}: {batch.kind} of {batch.n_classes} classes, but "
+                            f"{expected[0]} of {expected[1]} classes before, from {self.files[0]} on"
+                        )
+                    if self.check:
+                        batch.check(ignore_index=self.ignore_index, where=str(path), first_row=row)
+                    row += len(batch)
+                    yield batch
+
+
+def load(path: str | os.PathLike[str], columns: Columns, *, ignore_index: int = IGNORE_INDEX) -> Predictions:
+    """Read all of a data set into one `Predictions`; a single file of stored arrays is memory-mapped."""
+    files = _files(path)
+    if len(files) == 1:
+        with _open(files[0]) as file:
+            if isinstance(file, ArrayFile):
+                layout = resolve(columns, file.fields, str(files[0]))
+                whole = _Builder(missing=ignore_index)(file.whole(layout), layout, file.meta, str(files[0]), 0)
+                whole.check(ignore_index=ignore_index, where=str(files[0]))
+                return whole
+    parts = list(open_batches(path, columns, ignore_index=ignore_index))
+    if not parts:
+        raise InputError(f"{path} has no rows")
+    return Predictions.concat(parts)
+
+
+def _files(paths: Paths) -> tuple[Path, ...]:
+    if not isinstance(paths, str | os.PathLike):
+        found = tuple(itertools.chain.from_iterable(_files(path) for path in paths))
+        if not found:
+            raise InputError("expected at least one file, got none")
+        return found
+    path = Path(paths)
+    if path.is_dir():
+        parts = tuple(sorted(part for part in path.rglob("*.parquet") if not part.name.startswith((".", "_"))))
+        if not parts:
+            raise InputError(f"the folder {path} has no .parquet files: name a file, or a glob in quotes")
+        return parts
+    if not path.exists() and glob.has_magic(str(paths)):
+        parts = tuple(Path(name) for name in sorted(glob.glob(str(paths), recursive=True)))
+        if not parts:
+            raise InputError(f"no file matches {paths}")
+        return parts
+    if not path.exists():
+        raise InputError(f"there is no file {path}")
+    return (path,)
+
+
+def _open(path: Path) -> DataFile:
+    reader = _READERS.get(path.suffix.lower())
+    if reader is None:
+        raise InputError(f"cannot read {path}: name a file that ends in {', '.join(_READERS)}")
+    try:
+        return reader(path)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+class DataFile(ABC):
+    """An open file. Subclasses fill `fields` and `meta` when they are made; leaving the ``with`` closes it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.meta: dict[str, str] = {}
+        self.fields: dict[str, Field] = {}
+        with ExitStack() as stack:
+            self._open_files(stack)
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> DataFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    @abstractmethod
+    def _open_files(self, stack: ExitStack) -> None:
+        """Open what must be closed in the end, and find `fields` and `meta`."""
+
+    @abstractmethod
+    def n_rows(self, layout: Layout) -> int | None:
+        """The number of rows, the same in all arrays of the layout; None if only reading tells."""
+
+    @abstractmethod
+    def n_cells(self, layout: Layout) -> int:
+        """How many numbers one row of scores has."""
+
+    @abstractmethod
+    def blocks(self, layout: Layout, rows: int) -> Iterator[dict[str, list[Array]]]:
+        """Yield the arrays of each role, at most ``rows`` rows at a time."""
+
+
+class ArrayFile(DataFile):
+    """An open file of named arrays, whose `fields` have shapes."""
+
+    def n_rows(self, layout: Layout) -> int:
+        lengths = {str(ref): self._shape(ref) for refs in layout.roles.values() for ref in refs}
+        name, shape = next((str(ref), self._shape(ref)) for ref in layout.roles.get("labels", layout.main))
+        if not shape:
+            raise InputError(f"{self.path}: {name!r} is a single value: expected one value per row")
+        for other, its in lengths.items():
+            if not its or its[0] != shape[0]:
+                raise InputError(
+                    f"{self.path}: {other!r} has shape {its}, but there are {shape[0]} {name}: axis 0 holds the samples"
+                    + _axis_hint(other, its, shape[0])
+                )
+        return shape[0]
+
+    def n_cells(self, layout: Layout) -> int:
+        return sum(math.prod(self._shape(ref)[1:]) for ref in layout.main)
+
+    def blocks(self, layout: Layout, rows: int) -> Iterator[dict[str, list[Array]]]:
+        n = self.n_rows(layout)
+        with ExitStack() as stack:
+            readers = {role: [self._reader(ref, n, stack) for ref in refs] for role, refs in layout.roles.items()}
+            for start in range(0, n, rows):
+                stop = min(start + rows, n)
+                yield {role: [read(start, stop) for read in some] for role, some in readers.items()}
+
+    def whole(self, layout: Layout) -> dict[str, list[Array]]:
+        """All rows of each role, memory-mapped where they are stored as they are."""
+        self.n_rows(layout)
+        return {role: [self._whole(ref) for ref in refs] for role, refs in layout.roles.items()}
+
+    @abstractmethod
+    def _reader(self, ref: Ref, n: int, stack: ExitStack) -> Read: ...
+
+    @abstractmethod
+    def _whole(self, ref: Ref) -> Array: ...
+
+    def _shape(self, ref: Ref) -> tuple[int, ...]:
+        return (self.fields[ref.name].shape or ())[len(ref.index) :]
+
+
+class SafetensorsFile(ArrayFile):
+    """The safetensors format; the library checks shapes, offsets and size, and we the checksums that we wrote."""
+
+    def _open_files(self, stack: ExitStack) -> None:
+        with open_tensors(self.path) as file:
+            self.meta, self._sums = split_checksums(file.metadata(), self.path)
+            for name in file.keys():  # noqa: SIM118
+                self.fields[name] = Field(tuple(file.get_slice(name).get_shape()))
+
+    def _reader(self, ref: Ref, n: int, stack: ExitStack) -> Read:
+        running = 0
+
+        def read(start: int, stop: int) -> Array:
+            nonlocal running
+            # Opened anew for each slice: pages of a map count as resident memory until it goes.
+            with open_tensors(self.path) as file:
+                part = file.get_slice(ref.name)[(*ref.index, slice(start, stop))]
+            if ref.name in self._sums and not ref.index:
+                running = checksum(part, running)
+                if stop == n and running != self._sums[ref.name]:
+                    raise damaged(self.path, ref.name)
+            return _numpy(part)
+
+        return read
+
+    def _whole(self, ref: Ref) -> Array:
+        with open_tensors(self.path) as file:
+            tensor = file.get_tensor(ref.name)
+        if ref.name in self._sums and checksum(tensor) != self._sums[ref.name]:
+            raise damaged(self.path, ref.name)
+        return np.asarray(_numpy(tensor)[ref.index])
+
+
+def _numpy(tensor: Tensor) -> Array:
+    return np.asarray(tensor.float() if tensor.dtype == torch.bfloat16 else tensor)
+
+
+@dataclass(frozen=True)
+class _Member:
+    """How one array lies in a zip file."""
+
+    info: zipfile.ZipInfo
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fortran: bool
+    header: int
+    """How long its header is."""
+    offset: int | None
+    """Where the member starts in the file; None where it is compressed."""
+
+
+class NpzFile(ArrayFile):
+    """What ``np.savez`` or ``np.savez_compressed`` wrote; object arrays, which are pickles, are refused."""
+
+    def _open_files(self, stack: ExitStack) -> None:
+        with _reading(f"{self.path} is not a whole .npz file: truncated, or of another format"):
+            self._zip = stack.enter_context(zipfile.ZipFile(self.path))
+        self._members: dict[str, _Member] = {}
+        names = Counter(info.filename for info in self._zip.infolist())
+        for info in self._zip.infolist():
+            name = info.filename.removesuffix(".npy")
+            if name == info.filename:
+                continue
+            where = f"{self.path}: {name}"
+            with _reading(f"{where} is not a NumPy array"), self._stream(info) as stream:
+                shape, fortran, dtype = _npy_header(stream)
+                header = stream.tell()
+                if name == "meta" and shape == () and dtype.kind == "U" and dtype.itemsize < _META_BYTES:
+                    self.meta = _text_dict(str(np.frombuffer(stream.read(), dtype)[0]))
+                    continue
+            if not dtype.hasobject and header + math.prod(shape) * dtype.itemsize != info.file_size:
+                raise InputError(f"{where} is damaged: {info.file_size} bytes are no array of shape {shape}, {dtype}")
+            offset = None
+            if info.compress_type == zipfile.ZIP_STORED:
+                offset = _member_start(self.path, info)
+            self._members[name] = _Member(info, shape, dtype, fortran and len(shape) > 1, header, offset)
+            self.fields[name] = Field(shape, str(dtype), twice=names[info.filename] > 1)
+
+    def n_rows(self, layout: Layout) -> int:
+        for name in layout.names:
+            if self._members[name].dtype.hasobject:
+                raise InputError(
+                    f"{self.path}: {name!r} holds Python objects, which are pickles: save it as an array of numbers"
+                )
+        return super().n_rows(layout)
+
+    def _stream(self, info: zipfile.ZipInfo) -> IO[bytes]:
+        if info.flag_bits & 1:
+            raise InputError(f"{self.path} is encrypted: save it without a password")
+        return self._zip.open(info)
+
+    def _reader(self, ref: Ref, n: int, stack: ExitStack) -> Read:
+        member, shape = self._members[ref.name], self._shape(ref)[1:]
+        where = f"{self.path}: {ref} cannot be read: the file is truncated or damaged"
+        if member.fortran:
+            # Compressed columns have no rows to be read in order, so they are held as a whole.
+            array = self._whole(Ref(ref.name))[ref.index]
+            return lambda start, stop: _copied(array, start, stop)
+        with _reading(where):
+            stream = stack.enter_context(self._stream(member.info))
+            before = int(np.ravel_multi_index(ref.index, member.shape[: len(ref.index)])) * n if ref.index else 0
+            stream.seek(member.header + before * math.prod(shape) * member.dtype.itemsize)
+
+        def read(start: int, stop: int) -> Array:
+            block: Array = np.empty((stop - start, *shape), member.dtype)
+            left = block.reshape(-1).view(np.uint8).data if block.nbytes else memoryview(b"")
+            with _reading(where):
+                while left:
+                    got = stream.readinto(left)  # type: ignore[attr-defined]
+                    if not got:
+                        raise EOFError(f"it ends before row {stop}")
+                    left = left[got:]
+            return block
+
+        return read
+
+    def _whole(self, ref: Ref) -> Array:
+        member = self._members[ref.name]
+        where = f"{self.path}: {ref} cannot be read: the file is truncated or damaged"
+        if member.offset is None:
+            with _reading(where), self._stream(member.info) as stream:
+                return np.asarray(npy.read_array(stream, allow_pickle=False)[ref.index])
+        # Copy-on-write: torch wants memory that it may write, and the file must not change.
+        raw = np.memmap(self.path, np.uint8, "c", member.offset, (member.info.file_size,))
+        if zlib.crc32(raw.data) != member.info.CRC:
+            raise InputError(where)
+        values = raw[member.header :].view(member.dtype)
+        mapped: Array = values.reshape(member.shape, order="F" if member.fortran else "C")[ref.index]
+        return mapped
+
+
+def _copied(array: Array, start: int, stop: int) -> Array:
+    """Rows of an array in the usual order; pages of a map are given back to the system."""
+    block = np.array(array[start:stop], order="C")
+    owner: Any = array
+    while owner is not None and not isinstance(owner, mmap.mmap):
+        owner = getattr(owner, "_mmap", None) or getattr(owner, "base", None)
+    if owner is not None and hasattr(mmap, "MADV_DONTNEED"):
+        owner.madvise(mmap.MADV_DONTNEED)
+    return block
+
+
+@contextmanager
+def _reading(message: str) -> Iterator[None]:
+    """Turn what a damaged file makes the decoders raise into a sentence."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OverflowError) as error:
+        raise InputError(f"{message} ({error})") from error
+    except (ValueError, SyntaxError, TypeError, KeyError, RuntimeError, MemoryError) as error:  # also what is unknown
+        raise InputError(f"{message} ({error})") from error
+    except OSError as error:
+        if error.errno is not None and error.filename is not None:
+            raise
+        raise InputError(f"{message} ({error})") from error
+
+
+def _npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = npy.read_magic(stream)
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, fortran, dtype = read(stream)
+    if any(size < 0 for size in shape):
+        raise ValueError(f"its shape is {shape}")
+    return shape, fortran, dtype
+
+
+def _member_start(path: Path, info: zipfile.ZipInfo) -> int:
+    """Where the bytes of a stored member begin: behind its local header, whose last two fields have any length."""
+    with open(path, "rb") as file:
+        file.seek(info.header_offset + 26)
+        name, extra = struct.unpack("<HH", file.read(4))
+    start = info.header_offset + 30 + int(name) + int(extra)
+    if start + info.file_size > path.stat().st_size:
+        raise InputError(f"{path} is not a whole .npz file: truncated, or of another format")
+    return start
+
+
+def _axis_hint(name: str, shape: tuple[int, ...], n: int) -> str:
+    if len(shape) == 2 and shape[1] == n:
+        return ", so save its transpose"
+    if len(shape) == 3 and shape[1] == n:
+        return f", so name one of them, {name}[0] to {name}[{shape[0] - 1}]"
+    return ""
+
+
+class ParquetFile(DataFile):
+    """A parquet file; a row of scores is a list, a fixed-size list, or one column per class."""
+
+    def _open_files(self, stack: ExitStack) -> None:
+        arrow, parquet = require("pyarrow", extra="io"), require("pyarrow.parquet", extra="io")
+        self._errors = (arrow.ArrowException, OSError, ValueError)
+        with open(self.path, "rb"):  # a file that one may not read is told by the system's own words
+            pass
+        try:
+            # Buffered: otherwise a whole column of a row group is read at once, and that can be the whole file.
+            file = parquet.ParquetFile(
+                self.path, buffer_size=1 << 20, pre_buffer=False, page_checksum_verification=True
+            )
+            self._file = stack.enter_context(file)
+            schema = self._file.schema_arrow
+            self.meta = _text_dict((schema.metadata or {}).get(META_KEY, b"{}").decode())
+        except self._errors as error:
+            raise InputError(f"{self.path} is not a whole parquet file: {error}") from error
+        names = Counter(schema.names)
+        self.fields = {field.name: Field(None, str(field.type), twice=names[field.name] > 1) for field in schema}
+
+    def n_rows(self, layout: Layout) -> int:
+        return int(self._file.metadata.num_rows)
+
+    def n_cells(self, layout: Layout) -> int:
+        refs = layout.main
+        names = {ref.name for ref in refs}
+        groups = self._file.metadata
+        if not groups.num_row_groups or not groups.num_rows:
+            return len(refs)
+        first = groups.row_group(0)
+        values = sum(
+            first.column(i).num_values
+            for i in range(first.num_columns)
+            if first.column(i).path_in_schema.split(".")[0] in names
+        )
+        return max(1, int(values) // max(1, int(first.num_rows)))
+
+    def blocks(self, layout: Layout, rows: int) -> Iterator[dict[str, list[Array]]]:
+        done = 0
+        batches = self._file.iter_batches(batch_size=rows, columns=layout.names, use_threads=False)
+        while True:
+            try:
+                batch = next(batches, None)
+            except self._errors as error:
+                raise InputError(f"{self.path} cannot be read after row {done}: {error}") from error
+            if batch is None:
+                return
+            if batch.num_rows:
+                yield {
+                    role: [self._values(batch.column(ref.name), ref.name, done) for ref in refs]
+                    for role, refs in layout.roles.items()
+                }
+            done += batch.num_rows
+
+    def _values(self, column: Any, name: str, first_row: int, per_row: int = 1) -> Array:
+        types = require("pyarrow", extra="io").types
+        kind = column.type
+        if column.null_count:
+            at = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
+            raise InputError(f"{self.path}: row {first_row + at // per_row}: {name!r} is null")
+        if types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind):
+            lengths = column.value_lengths().to_numpy(zero_copy_only=False)
+            wrong = np.flatnonzero(lengths != lengths[0])
+            if wrong.size:
+                raise InputError(
+                    f"{self.path}: row {first_row + wrong[0]}: {name!r} has {lengths[wrong[0]]} classes, "
+                    f"but {lengths[0]} in the rows before"
+                )
+            k = int(lengths[0])
+            return self._values(column.flatten(), name, first_row, max(1, k)).reshape(len(column), k)
+        if types.is_dictionary(kind):
+            column = column.dictionary_decode()
+        return np.asarray(column.to_numpy(zero_copy_only=False))
+
+
+class CsvFile(DataFile):
+    """A text file with a header line; the separator is the one of ``, ; tab`` that the header has most of."""
+
+    def _open_files(self, stack: ExitStack) -> None:
+        file = stack.enter_context(open(self.path, newline="", encoding="utf-8-sig"))  # noqa: SIM115
+        try:
+            line = file.readline()
+            separator = max(",;\t", key=line.count)
+            header = next(csv.reader([line], delimiter=separator), [])
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise InputError(f"{self.path} is not a text file with a header line: {error}") from error
+        if not header:
+            raise InputError(f"{self.path} is empty: expected a header line with the names of the columns")
+        self._file, self._separator = file, separator
+        self._header = [name.strip() for name in header]
+        self.fields = {name: Field(twice=count > 1) for name, count in Counter(self._header).items()}
+
+    def n_rows(self, layout: Layout) -> None:
+        return None
+
+    def n_cells(self, layout: Layout) -> int:
+        return 8 * len(self._header)  # every column is read, and a number as text takes about eight times its room
+
+    def blocks(self, layout: Layout, rows: int) -> Iterator[dict[str, list[Array]]]:
+        done = 0
+        while True:
+            try:
+                lines = list(itertools.islice(self._file, rows))
+                block, n = self._parse(lines, layout, done)
+            except (UnicodeDecodeError, csv.Error) as error:
+                raise InputError(f"{self.path}: after row {done}: {error}") from error
+            if not lines:
+                return
+            if n:
+                yield block
+            done += n
+
+    def _parse(self, lines: list[str], layout: Layout, done: int) -> tuple[dict[str, list[Array]], int]:
+        """The columns of each role in some lines, and how many rows that is."""
+        scores = [self._header.index(ref.name) for ref in layout.roles.get("scores", ())]
+        others = {role: refs[0].name for role, refs in layout.roles.items() if role != "scores"}
+        plain = not any('"' in line for line in lines)
+        if plain:
+            records = [line.rstrip("\r\n").split(self._separator) for line in lines if line.strip()]
+        else:
+            records = self._records(lines)
+        for at, record in enumerate(records):
+            if len(record) != len(self._header):
+                raise InputError(
+                    f"{self.path}: row {done + at}: {len(record)} values for {len(self._header)} columns: "
+                    "the file is truncated or a value holds the separator"
+                )
+        block = {role: [self._column(records, name, done, role)] for role, name in others.items()}
+        if not scores or not records:
+            return block, len(records)
+        try:
+            if not plain:
+                raise ValueError
+            table = np.loadtxt(lines, delimiter=self._separator, usecols=scores, comments=None, ndmin=2)
+            block["scores"] = list(table.T)
+        except ValueError:  # the slow way finds the cell to blame
+            block["scores"] = [self._column(records, self._header[at], done, "scores") for at in scores]
+        return block, len(records)
+
+    def _records(self, lines: list[str]) -> list[list[str]]:
+        """Rows with quotes, which may hold line breaks: the last one may need more lines of the file."""
+        reader = csv.reader(itertools.chain(lines, self._file), delimiter=self._separator)
+        records = []
+        for record in reader:
+            if record:
+                records.append(record)
+            if reader.line_num >= len(lines):
+                break
+        return records
+
+    def _column(self, records: list[list[str]], name: str, first_row: int, role: str) -> Array:
+        cells = list(map(itemgetter(self._header.index(name)), records))
+        if role in ("group", "image"):  # text even where it looks like numbers: a later row may not
+            return np.array(cells)
+        if role == "correct":
+            cells = [_TRUTH.get(cell.strip().lower(), cell) for cell in cells]
+        try:
+            return np.array(list(map(_number, cells)))
+        except ValueError:
+            at = next(at for at, cell in enumerate(cells) if not _is_number(cell))
+            what = f"is {cells[at]!r}, which is not a number" if cells[at].strip() else "is empty"
+            raise InputError(f"{self.path}: row {first_row + at}: {name!r} {what}") from None
+
+
+_TRUTH = {"true": "1", "false": "0", "yes": "1", "no": "0"}
+
+
+def _number(cell: str) -> float:
+    if "_" in cell:  # which Python takes for a separator of thousands
+        raise ValueError
+    return float(cell)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        _number(cell)
+    except ValueError:
+        return False
+    return True
+
+
+_READERS: dict[str, type[DataFile]] = {
+    ".npz": NpzFile,
+    ".safetensors": SafetensorsFile,
+    ".parquet": ParquetFile,
+    ".csv": CsvFile,
+    ".tsv": CsvFile,
+}
+
+
+def _text_dict(text: str) -> dict[str, str]:
+    """The meta that a file holds as JSON text; empty if it is something else that only has the same name."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+
+
+@dataclass
+class _Builder:
+    """Makes `Predictions` of arrays, with the same number for the same name of a group in every slice."""
+
+    names: dict[str, dict[str, int]] = field(default_factory=lambda: {"group": {}, "image": {}})
+    images: int = 0
+    missing: int = IGNORE_INDEX
+    """The label of all rows where the file has none."""
+
+    def __call__(
+        self, block: dict[str, list[Array]], layout: Layout, meta: dict[str, str], where: str, row: int
+    ) -> Predictions:
+        columns: dict[str, Any] = {"scores": None}
+        for role, arrays in block.items():
+            name = ",".join(map(str, layout.roles[role][:3]))
+            if role == "scores":
+                columns[role] = _scores(arrays, name, layout, where)
+            elif role == "confidence":
+                columns[role] = _floats(arrays[0], name, where)
+            elif role in self.names and arrays[0].dtype.kind in "UOS":
+                columns[role] = self._numbers(role, arrays[0])
+            else:
+                columns[role] = _integers(arrays[0], name, where, row)
+                if role == "group" and "group_names" in meta:
+                    columns[role] = self._numbers(role, _names_of(columns[role], meta["group_names"], where))
+        if "correct" in columns:
+            columns |= _stated(columns.pop("correct"), self.missing, where, row)
+        if "labels" not in columns:
+            shape = columns["confidence"].shape if columns["scores"] is None else columns["scores"][:, 0].shape
+            columns["labels"] = torch.full(shape, self.missing)
+        images = len(columns["labels"])
+        _flatten_maps(columns, self.images, where)
+        self.images += images
+        rest = {key: value for key, value in meta.items() if key not in ("group_names", "acls", CHECKSUMS)}
+        try:
+            return Predictions(kind=layout.kind, group_names=tuple(self.names["group"]), meta=rest, **columns)
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from error
+
+    def _numbers(self, role: str, names: Array) -> Tensor:
+        known = self.names[role]
+        distinct, first, inverse = np.unique(names.astype(str), return_index=True, return_inverse=True)
+        for at in np.argsort(first):  # numbers in the order of first appearance, whatever the slices
+            known.setdefault(str(distinct[at]), len(known))
+        return torch.from_numpy(np.array([known[str(name)] for name in distinct])[inverse])
+
+
+def _names_of(group: Tensor, names: str, where: str) -> Array:
+    try:
+        return np.asarray(np.array([str(name) for name in json.loads(names)])[group.numpy()])
+    except (ValueError, TypeError, IndexError) as error:
+        raise InputError(f"{where}: the names of its groups do not fit the groups: {error}") from error
+
+
+def _stated(correct: Tensor, missing: int, where: str, row: int) -> dict[str, Tensor]:
+    wrong = ((correct != 0) & (correct != 1) & (correct != missing)).nonzero()
+    if wrong.numel():
+        at = int(wrong[0, 0])
+        raise InputError(f"{where}: row {row + at}: expected 1 (correct) or 0 (wrong), got {int(correct[at])}")
+    return {"labels": correct, "predicted": torch.ones_like(correct)}
+
+
+def _scores(arrays: list[Array], name: str, layout: Layout, where: str) -> Tensor:
+    for array, ref in zip(arrays, layout.roles["scores"], strict=True):
+        if len(arrays) > 1 and array.ndim != 1:
+            raise InputError(f"{where}: {str(ref)!r} has shape {array.shape}; of several columns each holds one class")
+    scores = _floats(arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=1), name, where)
+    if scores.ndim == 1 or scores.shape[1] == 1:
+        return _two_classes(scores if scores.ndim == 1 else scores[:, 0], layout.kind)
+    return scores
+
+
+def _two_classes(second: Tensor, kind: str) -> Tensor:
+    """Scores of classes 0 and 1 from the one column or map ``(N, *D)`` that binary models give: that of class 1."""
+    if kind == "logits":
+        return torch.stack([torch.zeros_like(second), second], 1)
+    if kind == "probs":
+        return torch.stack([1 - second, second], 1)
+    return torch.stack([torch.log(-torch.expm1(second)), second], 1)
+
+
+def _floats(array: Array, name: str, where: str) -> Tensor:
+    if array.dtype.kind not in "fiu":
+        raise InputError(f"{where}: {name!r} has dtype {_dtype_name(array)}: expected numbers")
+    if array.dtype.kind in "iu":
+        array = array.astype(np.float32)
+    elif array.dtype.itemsize > 8:
+        array = array.astype(np.float64)
+    return _tensor(array)
+
+
+def _integers(array: Array, name: str, where: str, row: int) -> Tensor:
+    if array.dtype.kind not in "fiub":
+        raise InputError(f"{where}: {name!r} has dtype {_dtype_name(array)}: expected integers from 0 on")
+    if array.dtype.kind == "f":
+        right = np.isfinite(array) & (array == np.rint(array)) & (np.abs(array) < 2.0**53)
+    else:
+        right = array <= np.iinfo(np.int64).max
+    if not right.all():
+        first = np.argwhere(~right)[0]
+        raise InputError(f"{where}: row {row + first[0]}: {name!r} is {array[tuple(first)]}: expected an integer")
+    return _tensor(array.astype(np.int64))
+
+
+def _tensor(array: Array) -> Tensor:
+    return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["W"]))
+
+
+def _dtype_name(array: Array) -> str:
+    return "text" if array.dtype.kind in "UOS" else str(array.dtype)
+
+
+def _flatten_maps(columns: dict[str, Any], first_image: int, where: str) -> None:
+    """Turn maps ``(N, K, *D)`` with labels ``(N, *D)`` into rows of K, and number the images if nobody did."""
+    labels, scores = columns["labels"], columns["scores"]
+    n, maps = labels.shape[0], labels.shape[1:]
+    if scores is not None and scores.shape[2:] != maps:
+        if labels.shape == scores.shape and bool((labels.sum(1) != 1).any()):
+            raise InputError(f"{where}: labels have the shape of the scores, {tuple(labels.shape)}: {MULTILABEL}")
+        raise InputError(f"{where}: {_shape_trouble(tuple(scores.shape[1:]), tuple(maps))}")
+    if not maps:
+        return
+    columns["image"] = columns.get("image", torch.arange(first_image, first_image + n))
+    for name, column in columns.items():
+        if name == "scores":
+            columns[name] = None if column is None else column.movedim(1, -1).reshape(-1, column.shape[1])
+        else:
+            columns[name] = (column if column.ndim > 1 else column.repeat_interleave(maps.numel())).reshape(-1)
+
+
+def _shape_trouble(scores: tuple[int, ...], labels: tuple[int, ...]) -> str:
+    def show(shape: tuple[int, ...]) -> str:
+        return f"({', '.join(map(str, ('n', *shape)))}{'' if shape else ','})"
+
+    got = f"labels have shape {show(labels)}, scores {show(scores)}"
+    if labels == scores:
+        return f"{got}: expected one class id per row; of one-hot labels save the argmax over the classes"
+    if labels and scores[:-1] == labels:
+        return f"{got}: the classes belong on axis 1; save the scores with their last axis moved there"
+    return f"{got}: expected labels {show(scores[1:])}, the same without axis 1, which holds the classes"

@@ -1,0 +1,129 @@
+"""Writing predictions, in formats that others read as well."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from acls.errors import InputError, require
+from acls.predictions.core import Predictions
+from acls.predictions.readers import META_KEY
+from acls.storage import atomic_write, save_tensors
+
+_MARK = {"acls": "predictions"}
+"""By which acls knows its own files, and may replace them: see `acls.storage.MARKS`."""
+ROW_GROUP = 1 << 21
+"""Scores in a row group of a parquet file: 8 MB of float32."""
+SUFFIXES = (".npz", ".safetensors", ".parquet", ".csv", ".tsv")
+
+
+def save_batches(path: str | os.PathLike[str], batches: Iterable[Predictions]) -> None:
+    """Write predictions as one file, whole or not at all; tables row by row, files of arrays gathered first.
+
+    Text has one column per class, named as the reader finds it: ``p0, p1, ...`` for probabilities.
+    """
+    path = Path(path)
+    check_suffix(path)
+    if path.suffix in (".parquet", ".csv", ".tsv"):
+        with atomic_write(path) as temporary:
+            write = _write_parquet if path.suffix == ".parquet" else _write_text
+            if not write(temporary, batches):
+                raise InputError(f"cannot write {path}: there are no predictions")
+    elif path.suffix == ".npz":
+        _save_npz(path, Predictions.concat(list(batches)))
+    else:
+        _save_safetensors(path, Predictions.concat(list(batches)))
+
+
+def check_suffix(path: str | os.PathLike[str]) -> None:
+    """Raise where no format has the file's ending."""
+    if Path(path).suffix not in SUFFIXES:
+        raise InputError(f"cannot write {path}: name a file that ends in {', '.join(SUFFIXES)}")
+
+
+def _save_npz(path: Path, p: Predictions) -> None:
+    arrays = _named(p)
+    arrays["meta"] = np.array(json.dumps({**_MARK, **p.meta}))
+    with atomic_write(path) as temporary:
+        np.savez(temporary, **arrays)
+
+
+def _save_safetensors(path: Path, p: Predictions) -> None:
+    meta = {**p.meta, **_MARK}
+    if p.group_names:
+        meta["group_names"] = json.dumps(p.group_names)
+    save_tensors(path, _columns(p), meta)
+
+
+def _write_parquet(path: Path, batches: Iterable[Predictions]) -> bool:
+    arrow, parquet = require("pyarrow", extra="io"), require("pyarrow.parquet", extra="io")
+    writer = None
+    try:
+        for batch in batches:
+            rows = max(1, ROW_GROUP // (batch.n_classes or 1))
+            for start in range(0, max(1, len(batch)), rows):
+                table = _arrow_table(batch[start : start + rows], arrow)
+                writer = writer or parquet.ParquetWriter(path, table.schema, write_page_checksum=True)
+                writer.write_table(table)
+    finally:
+        if writer is not None:
+            writer.close()
+    return writer is not None
+
+
+def _arrow_table(p: Predictions, arrow: Any) -> Any:
+    columns: dict[str, Any] = {}
+    for name, values in _named(p).items():
+        if values.ndim == 2:
+            columns[name] = arrow.FixedSizeListArray.from_arrays(arrow.array(values.reshape(-1)), values.shape[1])
+        else:
+            columns[name] = arrow.array(values)
+    return arrow.table(columns).replace_schema_metadata({META_KEY: json.dumps({**_MARK, **p.meta})})
+
+
+def _write_text(path: Path, batches: Iterable[Predictions]) -> bool:
+    header: list[str] = []
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, delimiter="\t" if path.suffix == ".tsv" else ",", lineterminator="\n")
+        for batch in batches:
+            columns: dict[str, Any] = {}
+            for name, values in _named(batch).items():
+                text = values.astype(str)  # the shortest that reads back as the same number of the same type
+                prefix = "p" if name == "probs" else name
+                columns |= {name: text} if text.ndim == 1 else {f"{prefix}{k}": one for k, one in enumerate(text.T)}
+            if not header:
+                header = list(columns)
+                writer.writerow(header)
+            writer.writerows(zip(*columns.values(), strict=True))
+    return bool(header)
+
+
+def _named(p: Predictions) -> dict[str, Any]:
+    """The columns as arrays, with names for groups; bfloat16, which NumPy does not have, widened."""
+    arrays = {
+        name: np.ascontiguousarray((column.float() if column.dtype == torch.bfloat16 else column).numpy())
+        for name, column in _columns(p).items()
+    }
+    if p.group is not None and p.group_names:
+        arrays["group"] = np.array(p.group_names)[arrays["group"]]
+    return arrays
+
+
+def _columns(p: Predictions) -> dict[str, Tensor]:
+    """What there is, by the names it has in files."""
+    found = {"confidence": p.confidence, "predicted": p.predicted, "group": p.group, "image": p.image}
+    if p.scores is not None:
+        found = {p.kind: p.scores, "labels": p.labels, **found}
+    elif p.stated:
+        found = {**found, "predicted": None, "correct": p.labels}
+    else:
+        found = {"labels": p.labels, **found}
+    return {name: column.detach().cpu() for name, column in found.items() if column is not None}
