@@ -8,7 +8,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
 
 from acls.losses.base import Regularized
 from acls.losses.ce import CE
@@ -57,10 +56,14 @@ class OnePass(Regularized):
 
 
 class _OnePass(torch.autograd.Function):
-    """Cross-entropy plus a margin term per row, or their sum times ``scale``; keeps the gradient and nothing else."""
+    """Cross-entropy plus a margin term per row, or their sum times ``scale``; keeps the gradient and nothing else.
+
+    Traced by a compiler it keeps its inputs and runs the kernel again on the way back: the compiler drops from each run
+    what is not used, shares the rest, and scales the gradient in the loop that makes it.
+    """
 
     @staticmethod
-    def forward(ctx: FunctionCtx, z: Tensor, y: Tensor, term: MarginTerm, scale: float | None) -> Tensor:
+    def forward(ctx: Any, z: Tensor, y: Tensor, term: MarginTerm, scale: float | None) -> Tensor:
         factor = 1.0 if scale is None else scale
         rows = max(1, _BLOCK // z.shape[1])
         # Blocks serve a processor's cache. An accelerator, or a compiler, takes all rows at once.
@@ -68,12 +71,19 @@ class _OnePass(torch.autograd.Function):
             values, gradient = value_and_gradient(z, y, term, factor)
         else:
             values, gradient = _in_blocks(z, y, term, factor, rows)
-        ctx.save_for_backward(gradient)
+        if torch.compiler.is_compiling():
+            ctx.save_for_backward(z, y)
+            ctx.term, ctx.factor = term, factor
+        else:
+            ctx.save_for_backward(gradient)
         return values if scale is None else values.sum() * scale
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None, None, None]:
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():
+            _, gradient = value_and_gradient(*ctx.saved_tensors, ctx.term, ctx.factor)
+            return gradient * (grad_output.unsqueeze(1) if grad_output.ndim else grad_output), None, None, None
+        if torch.is_grad_enabled():
             raise RuntimeError(
                 "this loss keeps only its gradient and cannot be differentiated twice: "
                 "for second derivatives use sum(loss.terms(logits, target).values())"
@@ -81,7 +91,7 @@ class _OnePass(torch.autograd.Function):
         (gradient,) = ctx.saved_tensors
         if grad_output.ndim:
             gradient = gradient * grad_output.unsqueeze(1)
-        elif torch.compiler.is_compiling() or not grad_output.is_cpu or grad_output.item() != 1.0:
+        elif not grad_output.is_cpu or grad_output.item() != 1.0:
             gradient = gradient * grad_output
         return gradient, None, None, None
 
@@ -95,7 +105,7 @@ def value_and_gradient(z: Tensor, y: Tensor, term: MarginTerm, factor: float, ax
     true = y.unsqueeze(axis)
     largest = z.amax(axis, keepdim=True)
     below = z - largest
-    predicted = _first_zero(below * _BIG, axis)
+    predicted = _first_zero(below, axis)
     over = (below + term.margin).clamp_(max=0.0)  # minus what each class's gap exceeds the margin by
     over = F.threshold(over, -FAR, 0.0, inplace=True)  # a masked class exceeds no margin
     value = -below.gather(axis, true)
@@ -105,12 +115,12 @@ def value_and_gradient(z: Tensor, y: Tensor, term: MarginTerm, factor: float, ax
         weight = torch.full_like(value, term.down)
         if term.floor == "min":
             lead = over.amin(axis, keepdim=True)
-            lowest = _first_zero((lead - over).mul_(_BIG), axis)
+            lowest = _first_zero(lead - over, axis)
         elif term.floor == "zero":
             lead = (term.margin - largest).clamp_(-FAR, 0.0)
             weight *= (below == 0).sum(axis, keepdim=True)
         else:
-            others = (below > -FAR).to(z.dtype).scatter_(axis, predicted, 0.0)
+            others = _add_at((below > -FAR).to(z.dtype), predicted, torch.full_like(value, -1.0), axis)
             others /= others.sum(axis, keepdim=True).clamp_(min=1.0)
             lead = (F.threshold(below, -FAR, 0.0) * others).sum(axis, keepdim=True).add_(term.margin).clamp_(max=0.0)
         lead = -lead
@@ -157,13 +167,15 @@ def _in_blocks(z: Tensor, y: Tensor, term: MarginTerm, factor: float, rows: int)
 
 
 def _first_zero(x: Tensor, axis: int) -> Tensor:
-    """Return the first index along ``axis`` where ``x`` is 0, which elsewhere is far below 0. Overwrites ``x``.
+    """Return the first index along ``axis`` where ``x`` is 0, which elsewhere is below 0.
 
     Found as the largest rank from the end that nothing is taken from: sums and maxima are vectorised, an argmax is not.
     """
     last = x.shape[axis] - 1
     rank = torch.arange(last, -1, -1, dtype=x.dtype, device=x.device).unsqueeze(1 - axis)
-    found = last - x.add_(rank).amax(axis, keepdim=True)
+    found = last - torch.add(rank, x, alpha=_BIG).amax(axis, keepdim=True)
+    if torch.compiler.is_compiling():
+        return found  # as `_add_at` compares it
     return found.nan_to_num_().clamp_(0, last).long()  # any index will do where logits are not finite
 
 
