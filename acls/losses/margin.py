@@ -81,7 +81,8 @@ class _OnePass(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None, None, None]:
         if torch.compiler.is_compiling():
-            _, gradient = value_and_gradient(*ctx.saved_tensors, ctx.term, ctx.factor)
+            z, y = ctx.saved_tensors
+            _, gradient = value_and_gradient(z, y, ctx.term, ctx.factor)
             return gradient * (grad_output.unsqueeze(1) if grad_output.ndim else grad_output), None, None, None
         if torch.is_grad_enabled():
             raise RuntimeError(
