@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).parents[1] / "acls"
 # Each layer may import itself and what stands above it in this list.
 LAYERS = [
     {"errors", "options", "spec", "vision"},
-    {"shapes", "distributed", "modules", "hashing"},
+    {"arrays", "shapes", "distributed", "modules", "hashing"},
     {"predictions", "storage", "locks"},
     {"metrics"},
     {"losses", "calibrators", "doctor", "evaluation", "drift"},

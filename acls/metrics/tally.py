@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
+from acls.arrays import scored
 from acls.distributed import all_reduce
 from acls.errors import InputError
 from acls.metrics.batch import Batch, Kind
@@ -54,10 +55,15 @@ class Tally:
 
     @classmethod
     def of(
-        cls, scores: Tensor, target: Tensor, *, kind: Kind = "logits", ignore_index: int = IGNORE_INDEX, **settings: Any
+        cls, scores: Any, target: Any, *, kind: Kind | None = None, ignore_index: int = IGNORE_INDEX, **settings: Any
     ) -> Self:
-        """The sums of scores ``(N, K, *D)`` with target ``(N, *D)``; ``settings`` are the fields that are not sums."""
-        return cls.count(Batch.of(scores, target, kind=kind, ignore_index=ignore_index), **settings)
+        """The sums of scores ``(N, K, *D)`` with target ``(N, *D)``; ``settings`` are the fields that are not sums.
+
+        Arrays of any library will do, and for two classes scores ``(N,)`` of class 1. Without ``kind`` the scores are
+        logits; such as could be probabilities raise.
+        """
+        scores, target, known = scored(scores, target, kind)
+        return cls.count(Batch.of(scores, target, kind=known, ignore_index=ignore_index), **settings)
 
     @classmethod
     def of_triples(cls, confidence: Tensor, predicted: Tensor, labels: Tensor, **settings: Any) -> Self:

@@ -1,0 +1,97 @@
+"""Arrays of any library as tensors, and what their numbers are: the way into acls from Python.
+
+Tensors, NumPy and JAX arrays, data frames and series of pandas and polars, and lists are all the same here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from acls.errors import InputError, suggest
+
+ScoreKind = Literal["logits", "probs", "log_probs"]
+SCORE_KINDS: tuple[ScoreKind, ...] = get_args(ScoreKind)
+_LOOKED_AT = 256
+_TOLERANCE = 0.02
+
+
+def as_tensor(array: Any, name: str = "scores") -> Tensor:
+    """The array as a tensor, without a copy where none is needed; ``name`` is the argument that an error names."""
+    if isinstance(array, Tensor):
+        return array.detach()
+    found = np.asarray(array)
+    if found.dtype.kind not in "biuf":
+        if found.dtype.kind == "O" and found.size and isinstance(found.flat[0], bool | int | float | np.number):
+            found = found.astype(np.float64)
+        else:
+            raise InputError(
+                f"{name}: expected numbers, got {type(array).__name__} of {found.dtype}: turn class names into ids"
+            )
+    if not found.flags.writeable:  # as of polars, pandas and JAX; a tensor could write into what they share
+        found = found.copy()
+    return torch.from_numpy(np.ascontiguousarray(found))
+
+
+def known_kind(scores: Tensor, kind: str | None) -> ScoreKind:
+    """What the scores are; where it is not said and they could be probabilities, an error, never a guess.
+
+    >>> known_kind(torch.tensor([[2.0, -1.0]]), None)
+    'logits'
+    """
+    if kind in SCORE_KINDS:
+        return kind
+    if kind is not None:
+        raise InputError(f"kind is {kind!r}{suggest(str(kind), SCORE_KINDS)}")
+    some = scores[:_LOOKED_AT].float()
+    ones = torch.ones((), device=some.device) if some.ndim == 1 else some.sum(1)
+    if some.numel() and bool(((some >= 0) & (some <= 1)).all() & ((ones - 1).abs() <= _TOLERANCE).all()):
+        raise InputError(
+            'the scores look like probabilities, and kind is not given: pass kind="probs", or kind="logits" if they '
+            "are logits that happen to lie between 0 and 1 and add up to 1"
+        )
+    return "logits"
+
+
+def scored(scores: Any, labels: Any, kind: str | None = None) -> tuple[Tensor, Tensor, ScoreKind]:
+    """Scores ``(N, K, *D)``, labels ``(N, *D)`` and what the scores are, from arrays of any library.
+
+    Binary scores ``(N,)`` or ``(N, 1)`` with labels 0 and 1 are those of class 1; they become scores of two classes.
+    """
+    found, target = as_tensor(scores), as_tensor(labels, "labels")
+    if found.ndim == 2 and found.shape[1] == 1:
+        found = found[:, 0]
+    if target.ndim == 2 and target.shape[1] == 1 and found.ndim <= 2:
+        target = target[:, 0]
+    if not found.is_floating_point():
+        found = found.float()
+    known = known_kind(found, kind)
+    if found.ndim > 1 and target.ndim == found.ndim and target.shape == found.shape:
+        raise InputError(
+            f"labels: expected a class id per row, got shape {tuple(target.shape)}, the scores' own. One-hot "
+            "or soft labels become ids by labels.argmax(1); of several labels per row (multilabel) pass one at a "
+            "time, as the binary scores[:, k] with labels[:, k]"
+        )
+    if target.is_floating_point():
+        if bool((target != target.round()).any()):
+            raise InputError(f"labels: expected class ids, got {float(target[target != target.round()][0]):g}")
+        target = target.long()
+    if found.ndim == 1:
+        found = _two_classes(found, target, known)
+    return found, target.long() if target.dtype == torch.bool else target, known
+
+
+def _two_classes(scores: Tensor, labels: Tensor, kind: ScoreKind) -> Tensor:
+    """The scores of classes 0 and 1 from that of class 1."""
+    wrong = (labels != 0) & (labels != 1) & (labels >= 0)
+    if bool(wrong.any()):
+        raise InputError(
+            f"labels: expected 0 and 1 with one score per row, got {int(labels[wrong][0])}: "
+            "more classes need scores of shape (N, K)"
+        )
+    if kind == "log_probs":
+        raise InputError('one log-probability per row is not enough: pass probabilities, with kind="probs", or (N, 2)')
+    return torch.stack([1 - scores if kind == "probs" else torch.zeros_like(scores), scores], 1)
