@@ -12,7 +12,7 @@ import logging
 import sys
 import traceback
 from collections.abc import Container, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import acls
 from acls.errors import InputError, MissingExtra, suggest
@@ -59,8 +59,26 @@ class _Formatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaults
         return super()._get_help_string(action)
 
 
+_FIRST = ("set:data.root", "set:model.name", "set:loss.name", "set:epochs", "set:batch", "set:optim.lr", "set:seed")
+"""Settings of a recipe that ``--help`` shows."""
+_FOLDED = ("verbose", "config", "no_report", "no_figures", "wait", "address")
+"""Other options of such commands that only ``--help-all`` shows."""
+
+
 class _Parser(argparse.ArgumentParser):
-    """Raises instead of exiting, so that a wrong option is an error in one line like any other."""
+    """Raises instead of exiting, so that a wrong option is an error in one line like any other.
+
+    ``--help`` shows the settings of a recipe that people use first, ``--help-all`` every one.
+    """
+
+    def print_help(self, file: Any = None) -> None:
+        folded = {one: one.help for one in self._actions if one.dest.startswith("set:") and one.dest not in _FIRST}
+        folded |= {one: one.help for one in self._actions if one.dest in _FOLDED and folded}
+        for action in folded:
+            action.help = argparse.SUPPRESS
+        super().print_help(file)
+        for action, text in folded.items():
+            action.help = text
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message.removeprefix('argument ')}; see `{self.prog} --help`")

@@ -23,9 +23,9 @@ def run(args: argparse.Namespace) -> None:
     """Print the list."""
     import dataclasses
     import json
+    import textwrap
 
     from acls.losses import REGISTRY, Loss
-    from acls.report.tables import Table
     from acls.study.methods import TECHNIQUES
 
     common = {field.name for field in dataclasses.fields(Loss)}
@@ -37,17 +37,25 @@ def run(args: argparse.Namespace) -> None:
         about = {name: {**dataclasses.asdict(kind.about), "fields": settings[name]} for name, kind in REGISTRY.items()}
         print(json.dumps(about, indent=2))
         return
-    table = Table(["method", "type", "title", "authors", "venue", "fields"], align="llllll")
     for name, kind in REGISTRY.items():
+        paper = kind.about
+        sort = "" if paper.kind == "-" else f", {paper.kind}"
+        title = f"{name}: {paper.title} ({paper.authors}, {paper.venue} {paper.year}{sort})"
+        print(textwrap.fill(title, 79, subsequent_indent="  "))
         fields = ", ".join(f"{field}={_short(value)}" for field, value in settings[name].items())
-        venue = f"{kind.about.venue} {kind.about.year}"
-        table.add(name, kind.about.kind, kind.about.title, kind.about.authors, venue, fields)
-    print(table.text())
-    print("\nEvery method also takes ignore_index, reduction and class_weight.")
-    print("\nAs methods of acls compare, also, each with base=LOSS for another loss than cross-entropy:")
-    for name, technique in TECHNIQUES.items():
-        fields = ", ".join(f"{field}={default!r}" for field, (_, default) in technique.fields.items())
-        print(f"  {name}({fields}): {technique.about}")
+        if fields:
+            print(textwrap.fill(fields, 79, initial_indent="    ", subsequent_indent="    "))
+    others = [
+        f"{name}({', '.join(f'{field}={default!r}' for field, (_, default) in one.fields.items())}): {one.about}"
+        for name, one in TECHNIQUES.items()
+    ]
+    for text in (
+        "Every method also takes ignore_index, reduction and class_weight. A recipe sets the margin published for its "
+        "data, 6 for digits and CIFAR-10 and 10 elsewhere, in every method that has one and is not given another.",
+        "As methods of acls compare, also, each with base=LOSS for another loss than cross-entropy:",
+        *others,
+    ):
+        print(textwrap.fill(text, 79, initial_indent="" if text in others else "\n", subsequent_indent="    "))
 
 
 def _short(value: object) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+import re
+import textwrap
 
 from acls.errors import require
 from acls.options import to_plain
@@ -52,6 +54,6 @@ def _list(args: argparse.Namespace, about: dict[str, str]) -> None:
     if args.json:
         print(json.dumps(about, indent=2))
         return
-    width = max(map(len, about))
     for name, text in about.items():
-        print(f"{name:<{width}}  {text}")
+        plain = re.sub(r" ``.*?``", "", text)  # the command, which `acls recipes NAME` shows
+        print(textwrap.fill(f"{name}: {plain}", 79, subsequent_indent="    "))

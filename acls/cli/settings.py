@@ -26,8 +26,17 @@ SHORT = {
 _HIDDEN = ("name", "loss.protocol", "loss.fields", "model.arguments", "model.source")
 
 
+class _HelpAll(argparse.Action):
+    """Print the whole help and stop."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        print(parser.format_help(), end="")
+        parser.exit()
+
+
 def add_settings(parser: argparse.ArgumentParser, known: Mapping[str, Leaf], short: Mapping[str, str] = SHORT) -> None:
     """Add an option for every setting, and the short names; nothing is set by default."""
+    parser.add_argument("--help-all", action=_HelpAll, nargs=0, help="show every setting and option as well")
     by_long = {long: name for name, long in short.items()}
     groups: dict[str, Any] = {}
     for name, leaf in known.items():

@@ -14,8 +14,9 @@ def files() -> dict[str, str]:
     """The page by its file name."""
     parts = [
         "# Command line\n",
-        "Help as each command prints it with `--help`. A command ends with 0 if all went well, 1 if a check failed, "
-        "2 for bad input and 130 after Ctrl-C; `--json`, where there is one, prints one object and nothing else.\n",
+        "Help as each command prints it with `--help`, or with `--help-all` where it has settings. A command ends "
+        "with 0 if all went well, 1 if a check failed, 2 for bad input and 130 after Ctrl-C; "
+        "`--json`, where there is one, prints one object and nothing else.\n",
     ]
     for name, summary in COMMANDS.items():
         parts.append(f"## acls {name}\n\n{summary[0].upper()}{summary[1:]}.\n\n```text\n{help_of(name)}\n```\n")
@@ -23,11 +24,15 @@ def files() -> dict[str, str]:
 
 
 def help_of(command: str) -> str:
-    """What ``acls COMMAND --help`` prints, on lines of 100 characters."""
-    printed = io.StringIO()
-    with _columns(100), contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
-        main([command, "--help"])
-    return printed.getvalue().rstrip()
+    """The whole help of a command, on lines of 100 characters."""
+    printed = ""
+    for option in ("--help", "--help-all"):
+        if option in (printed or option):
+            out = io.StringIO()
+            with _columns(100), contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+                main([command, option])
+            printed = out.getvalue().rstrip()
+    return printed
 
 
 @contextlib.contextmanager

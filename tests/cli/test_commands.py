@@ -1,6 +1,7 @@
 """What holds for every command: help with an example, at once; completion; exit codes."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -108,3 +109,25 @@ def test_a_place_that_cannot_be_written_to_is_told_in_a_line(tmp_path, capsys):
     place = tmp_path / "val.npz" / "c.safetensors"  # in a file, not in a folder
     assert main(["calibrate", str(tmp_path / "val.npz"), "--out", str(place), "--quiet"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["compare", "train", "tune"])
+def test_help_shows_what_people_use_first_and_help_all_every_setting(command, capsys):
+    texts = []
+    for option in ("--help", "--help-all"):
+        with pytest.raises(SystemExit):
+            main([command, option])
+        texts.append(capsys.readouterr().out)
+    short, whole = texts
+    assert "--epochs" in short
+    assert "--data.mix-alpha" not in short
+    assert "--data.mix-alpha" in whole
+    assert len(short) < len(whole) / 2
+    assert len(re.findall(r"^  --", short, flags=re.M)) <= 20
+
+
+@pytest.mark.parametrize("words", [["methods"], ["recipes"]])
+def test_lists_fit_eighty_columns(words, capsys):
+    assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
