@@ -12,6 +12,8 @@ __version__ = "0.1.0"
 
 _HOME = {
     "Predictions": "acls.predictions",
+    "compare": "acls.front",
+    "fit": "acls.front",
     "Suite": "acls.metrics",
     "effective_label": "acls.losses",
     "make_loss": "acls.losses",

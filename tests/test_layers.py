@@ -19,7 +19,7 @@ LAYERS = [
     {"train"},
     {"study", "shift"},
     {"report"},
-    {"reproduce"},
+    {"reproduce", "front"},
     {"integrations", "cli", "__main__"},
 ]
 HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}

@@ -51,7 +51,10 @@ CATALOGUE = {
         (*_FILES, "download", "train_list", "halve", *_BATCHED),
     ),
     "folder": Known("folder", "your images, a folder a class", (*_FILES, "scale", *_BATCHED)),
-    "segmentation_folder": Known("folder", "your images and masks", (*_FILES, *_BATCHED)),
+    "given": Known(
+        "given", "what acls.compare and acls.fit are handed in Python", ("root", "normalise", "workers", *_BATCHED)
+    ),
+    "segmentation_folder": Known("folder", "your images and masks", ("void", *_FILES, *_BATCHED)),
 }
 
 
@@ -76,6 +79,9 @@ class DataOptions:
     train_list: str = option("train", "VOC's list of training images: train, or trainaug for the augmented 10,582")
     halve: bool = option(
         False, "VOC, CIFAR: validate on every second of the official validation or test images, test on the others"
+    )
+    void: int = option(
+        255, "label of pixels that count for nothing, in the masks of segmentation_folder", within="[0, 255]"
     )
     size: int | None = option(
         None, "side of the square images that the network gets; none for the data set's own", within="[1, inf)"

@@ -21,8 +21,8 @@ from acls.vision import pillow
 
 LAYOUT = "a folder a class: ROOT/CLASS/image, or ROOT/train/CLASS/image with ROOT/val/ and ROOT/test/ beside it"
 SEGMENTATION_LAYOUT = (
-    "ROOT/images/NAME.jpg and ROOT/masks/NAME.png (class ids as pixel values, 255 for void) and, if you like, "
-    "ROOT/classes.txt with a name a line; or the same under ROOT/train/, ROOT/val/, ROOT/test/"
+    "ROOT/images/NAME.jpg and ROOT/masks/NAME.png (class ids as pixel values, 255 or --data.void for none) and, if you "
+    "like, ROOT/classes.txt with a name a line; or the same under ROOT/train/, ROOT/val/, ROOT/test/"
 )
 TEST_SHARE = 0.2
 VOID = 255
@@ -157,17 +157,19 @@ def _segmentation(options: DataOptions, seed: int) -> Data:
     files = Files(needs_root(options.root, "segmentation_folder", SEGMENTATION_LAYOUT), layout=SEGMENTATION_LAYOUT)
     parted = "train" in files.folders("")
     items = _pairs(files, "train/" if parted else "")
-    names = _class_names(files, items)
-    source = masked_source(Masked(files, items, len(names), VOID), options)
+    names = _class_names(files, items, options.void)
+    source = masked_source(Masked(files, items, len(names), options.void), options)
     strata = torch.zeros(len(items))
     own: dict[str, Part] = {}
     for part in ("val", "test"):
         if parted and part in files.folders(""):
             held = _pairs(files, f"{part}/")
-            own[part] = Part(masked_source(Masked(files, held, len(names), VOID), options), torch.arange(len(held)))
+            own[part] = Part(
+                masked_source(Masked(files, held, len(names), options.void), options), torch.arange(len(held))
+            )
     rest, parts = _drawn(torch.arange(len(items)), strata, own, options, source)
     train = Part(source, rest[: options.n_train], seed=seed)
-    return Data(train, parts["val"], parts["test"], names, void=VOID, segmentation=True)
+    return Data(train, parts["val"], parts["test"], names, void=options.void, segmentation=True)
 
 
 def _drawn(
@@ -197,13 +199,13 @@ def _pairs(files: Files, under: str) -> list[tuple[str, str]]:
     return [(name, masks[PurePosixPath(name).stem]) for name in images]
 
 
-def _class_names(files: Files, items: list[tuple[str, str]]) -> tuple[str, ...]:
+def _class_names(files: Files, items: list[tuple[str, str]], void: int) -> tuple[str, ...]:
     if "classes.txt" in files:
         return tuple(line.strip() for line in files.lines("classes.txt"))
     highest = 0
     for _, mask in items:
-        ids = to_bytes(files.mask(mask, VOID, VOID))
-        highest = max(highest, int(ids[ids != VOID].max()) if bool((ids != VOID).any()) else 0)
+        ids = to_bytes(files.mask(mask, 256, void))
+        highest = max(highest, int(ids[ids != void].max()) if bool((ids != void).any()) else 0)
     return tuple(f"class {number}" for number in range(highest + 1))
 
 

@@ -59,7 +59,7 @@ class InMemory:
         return len(self.x)
 
     def take(self, numbers: Tensor, key: tuple[int, int] | None, index: Tensor) -> tuple[Tensor, Tensor]:
-        return _prepared(self, self.x[numbers], self.y[numbers], key, index)
+        return prepared(self, self.x[numbers], self.y[numbers], key, index)
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,22 @@ class OnDisk:
         places: Any = [None] * len(numbers) if key is None else crop_draws(*key, index)
         items = [self.cut(*self.read(number), at) for number, at in zip(numbers.tolist(), places, strict=True)]
         xs, ys = zip(*items, strict=True)
-        return _prepared(self, torch.stack(xs), torch.stack(ys), key, index)
+        return prepared(self, torch.stack(xs), torch.stack(ys), key, index)
 
 
-def _prepared(
-    source: InMemory | OnDisk, x: Tensor, y: Tensor, key: tuple[int, int] | None, index: Tensor
+class _Prepares(Protocol):
+    @property
+    def augment(self) -> Augment: ...
+    @property
+    def normalise(self) -> Normalise: ...
+    @property
+    def void(self) -> int: ...
+
+
+def prepared(
+    source: _Prepares, x: Tensor, y: Tensor, key: tuple[int, int] | None, index: Tensor
 ) -> tuple[Tensor, Tensor]:
+    """Normalise a batch, augmented first where it has a key."""
     normalise = source.normalise
     if key is None:
         return normalise(normalise.scaled(x)), y.long()

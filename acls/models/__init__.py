@@ -60,11 +60,17 @@ class ModelOptions:
 
 
 def build_model(
-    options: ModelOptions, *, n_classes: int, channels: int = 3, say: Callable[[str], None] = print
+    options: ModelOptions,
+    *,
+    n_classes: int,
+    channels: int = 3,
+    say: Callable[[str], None] = print,
+    factory: Callable[..., Any] | None = None,
 ) -> nn.Module:
     """Build a network, with new or loaded weights; ``channels`` are the input's, or a point's coordinates.
 
-    ``say`` gets a line where a file's weights for other classes were left out.
+    ``say`` gets a line where a file's weights for other classes were left out. The ``factory`` makes the user's own
+    network, where it need not be found by its name.
     """
     from acls.models import heads, own, resnet, segmentation, small, weights
 
@@ -72,7 +78,7 @@ def build_model(
     if options.weights is not None:
         options = replace(options, pretrained=False)
     if own.is_own(name):
-        model = own.build(options, n_classes, channels)
+        model = own.build(options, n_classes, channels, factory)
     elif options.arguments:
         raise InputError(f"--model.{next(iter(options.arguments))}: {name} takes no arguments of its own")
     elif name.startswith("timm/"):

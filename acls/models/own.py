@@ -28,19 +28,24 @@ def is_own(name: str) -> bool:
     return ":" in name
 
 
-def resolved(options: ModelOptions) -> ModelOptions:
-    """The options with the full path of the user's file and the hash of its source; others as they are."""
+def resolved(options: ModelOptions, factory: Callable[..., Any] | None = None) -> ModelOptions:
+    """The options with the full path of the user's file and the hash of its source; others as they are.
+
+    The source is that of the ``factory``, where it is given as an object.
+    """
     if not is_own(options.name):
         return options
+    if factory is not None:
+        return replace(options, source=_digest(factory))
     place, _, name = options.name.rpartition(":")
     if place.endswith(".py"):
         options = replace(options, name=f"{Path(place).expanduser().absolute()}:{name}")
     return options if options.source else replace(options, source=_digest(_find(options.name)))
 
 
-def build(options: ModelOptions, n_classes: int, channels: int) -> nn.Module:
-    """Call what the name stands for, after a check that its source is the recorded one."""
-    found = _find(options.name)
+def build(options: ModelOptions, n_classes: int, channels: int, factory: Callable[..., Any] | None) -> nn.Module:
+    """Call the factory, or what the name stands for, after a check that its source is the recorded one."""
+    found = factory or _find(options.name)
     if options.source not in ("", _digest(found)):
         raise InputError(
             f"{options.name} is not what it was when this began: its source has changed. Restore it, or start anew "

@@ -131,6 +131,21 @@ class Local(Engine):
             _dismiss(crew, 0 if finished else GRACE)
 
 
+@dataclass(frozen=True)
+class Here(Engine):
+    """This process: nothing needs to be picklable, and a notebook's own classes will do."""
+
+    @classmethod
+    def make(cls) -> Here:
+        import torch
+
+        return cls(1, torch.get_num_threads())
+
+    def map(self, function: Callable[[T], R], tasks: Sequence[T]) -> Generator[tuple[int, R], None, None]:
+        for number, task in enumerate(tasks):
+            yield number, function(task)
+
+
 class _Dead(Exception):
     """A worker ended without a result."""
 

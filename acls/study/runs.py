@@ -32,7 +32,7 @@ from acls.study.engine import Engine
 from acls.study.methods import decided_by, methods_of
 from acls.study.progress import Progress
 from acls.study.store import Number, Row, Store
-from acls.train import RunFolder, TrainingStopped, fit, resume
+from acls.train import Given, RunFolder, TrainingStopped, fit, resume
 
 NONE = "none"
 _FREE = {"loss", "seed", "log", "data.workers", "data.download", "save_every"}
@@ -51,6 +51,8 @@ class Cell:
     run: str
     posthoc: tuple[Calibrator | None, ...]
     """None for the network as it is."""
+    given: Given | None = None
+    """The model and the data, where they were handed over in Python."""
 
     @property
     def path(self) -> RunFolder:
@@ -151,9 +153,9 @@ def run_cell(cell: Cell) -> list[Row] | Failed:
     with hold(folder.path / ".lock", wait=True):  # a worker whose study was killed may still be about to end
         try:
             if not folder.recipe.exists():
-                fit(cell.recipe, folder.path, show=False)
+                fit(cell.recipe, folder.path, show=False, given=cell.given)
             elif not folder.summary.exists():
-                resume(folder.path, show=False)
+                resume(folder.path, show=False, given=cell.given)
         except TrainingStopped as error:
             return Failed(cell.method, cell.recipe.seed, str(error))
         return [_measured(cell, one) for one in cell.posthoc]

@@ -7,5 +7,17 @@ from acls.train.evaluate import predict_run
 from acls.train.folder import RunFolder, open_run
 from acls.train.loop import Result, fit, resume
 from acls.train.plan import Plan, make_plan
+from acls.train.session import Given
 
-__all__ = ["Plan", "Result", "RunFolder", "TrainingStopped", "fit", "make_plan", "open_run", "predict_run", "resume"]
+__all__ = [
+    "Given",
+    "Plan",
+    "Result",
+    "RunFolder",
+    "TrainingStopped",
+    "fit",
+    "make_plan",
+    "open_run",
+    "predict_run",
+    "resume",
+]

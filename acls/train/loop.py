@@ -30,7 +30,7 @@ from acls.train.live import above_margin, outlook, regulariser
 from acls.train.loggers import Logger, make_loggers
 from acls.train.progress import Progress
 from acls.train.selection import is_better
-from acls.train.session import Session
+from acls.train.session import Given, Session
 from acls.train.state import Progressed, restore, save_resume
 
 FINITE_EVERY = 50
@@ -53,18 +53,18 @@ class Result:
     history: list[dict[str, float]]
 
 
-def fit(recipe: Recipe, out: str | Path | None = None, *, show: bool = True) -> Result:
+def fit(recipe: Recipe, out: str | Path | None = None, *, show: bool = True, given: Given | None = None) -> Result:
     """Train a recipe and write the run into a new folder, ``runs/RECIPE-LOSS-SEED`` where none is named."""
-    recipe = replace(recipe, model=resolved(recipe.model))
+    recipe = replace(recipe, model=resolved(recipe.model, given.model if given else None))
     with own_generator(), own_threads(recipe.threads), disk_errors():
-        session = Session(recipe, show=show)
+        session = Session(recipe, show=show, given=given)
         folder = RunFolder(Path(session.fabric.broadcast(str(out) if out is not None else str(new_folder(recipe)))))
         if session.fabric.is_global_zero:
             folder.start(replace(recipe, loss=recipe.loss.complete()), session.data.splits())
         return _run(session, folder, Progressed(), show)
 
 
-def resume(path: str | Path, *, show: bool = True) -> Result:
+def resume(path: str | Path, *, show: bool = True, given: Given | None = None) -> Result:
     """Go on with a run that was broken off, where its last state was saved; a finished run only returns its result.
 
     It computes with the number of threads that the run began with, so that on a CPU, with the same number of processes,
@@ -72,7 +72,7 @@ def resume(path: str | Path, *, show: bool = True) -> Result:
     """
     folder, recipe = open_run(Path(path))
     with own_generator(), own_threads(folder.threads()), disk_errors():
-        session = Session(recipe, show=show)
+        session = Session(recipe, show=show, given=given)
         folder.check_splits(session.data.splits())
         progressed = Progressed()
         if folder.resume.exists():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +12,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from acls import distributed
 from acls.calibrators import MCDropout
-from acls.data import load
+from acls.data import DataOptions, load
 from acls.data.keyed import generator
 from acls.data.mix import mix
 from acls.data.parts import Batch, Data, Draw, Part, batches, in_order
@@ -25,19 +27,31 @@ from acls.train.precision import make_fabric
 from acls.train.selection import check_select
 
 
+@dataclass(frozen=True)
+class Given:
+    """What the caller hands over in Python instead of naming it in the recipe."""
+
+    data: Callable[[DataOptions, int], Data] | None = None
+    """Makes the data from the settings and the seed."""
+    model: Callable[..., Any] | None = None
+
+
 class Session:
     """A recipe's data, network, loss and optimiser on their devices. Draws from torch's global generator."""
 
-    def __init__(self, recipe: Recipe, *, show: bool = False) -> None:
+    def __init__(self, recipe: Recipe, *, show: bool = False, given: Given | None = None) -> None:
         """Build everything; with ``show``, print what was left out of a file of weights."""
         self.recipe = recipe
         self.fabric = make_fabric(recipe)
         self.fabric.launch()
         torch.manual_seed(recipe.seed)  # the same initial weights in all processes
-        self.data: Data = load(recipe.data, seed=recipe.seed)
+        given = given or Given()
+        self.data: Data = given.data(recipe.data, recipe.seed) if given.data else load(recipe.data, seed=recipe.seed)
         _check(recipe, self.data)
         shape, left_out = self.data.train[0][0].shape, list[str]()
-        self.model = build_model(recipe.model, n_classes=self.data.n_classes, channels=shape[0], say=left_out.append)
+        self.model = build_model(
+            recipe.model, n_classes=self.data.n_classes, channels=shape[0], say=left_out.append, factory=given.model
+        )
         if show and self.fabric.is_global_zero:
             print(*left_out, sep="\n", end="\n" if left_out else "")
         self.weights: dict[str, str] | None = None

@@ -127,7 +127,7 @@ def test_n_train_takes_that_many(tmp_path):
     assert len(load(DataOptions(n_train=100)).train) == 100
 
 
-@pytest.mark.parametrize("name", [name for name in CATALOGUE if not name.startswith(("digits", "synthetic"))])
+@pytest.mark.parametrize("name", [name for name in CATALOGUE if not name.startswith(("digits", "synthetic", "given"))])
 def test_a_missing_data_set_is_told_with_its_layout(name, tmp_path):
     memory = name != "imagenet"
     with pytest.raises(InputError, match="pass --root with"):
@@ -289,3 +289,13 @@ def test_a_process_may_unpickle_a_part_that_holds_objects_of_torchvision(tmp_pat
         [sys.executable, "-c", code], input=pickle.dumps(data.train), capture_output=True, check=False
     )
     assert done.stdout.decode().strip() == "3", done.stderr.decode()
+
+
+def test_any_label_may_be_void(tmp_path):
+    for i in range(10):
+        image(tmp_path / "images" / f"{i}.jpg", seed=i)
+        mask(tmp_path / "masks" / f"{i}.png", seed=i, void=11)
+    data = load(DataOptions(name="segmentation_folder", root=str(tmp_path), size=16, void=11, pad=2))
+    assert (data.void, data.n_classes) == (11, 3)
+    _, y, _ = data.train.__getitems__(Draw(torch.arange(len(data.train)), 0))
+    assert set(y.unique().tolist()) == {0, 1, 2, 11}

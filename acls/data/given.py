@@ -1,0 +1,162 @@
+"""Data handed over in Python: arrays, any torch ``Dataset``, or a Hugging Face data set."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from acls.data import DataOptions
+from acls.data.augment import Augment, Normalise
+from acls.data.keyed import seed_of
+from acls.data.parts import Data, InMemory, Part, Source, prepared
+from acls.data.splits import hold_out
+from acls.errors import InputError
+from acls.shapes import IGNORE_INDEX
+
+_INPUTS, _TARGETS = ("image", "img", "pixel_values", "x"), ("label", "labels", "target", "y", "fine_label")
+
+
+def load(options: DataOptions, seed: int) -> Data:  # noqa: ARG001
+    """Refuse: a name cannot bring back objects of another process."""
+    raise InputError("the data of this run were handed over in Python: pass them again to acls.compare or acls.fit")
+
+
+@dataclass(frozen=True)
+class Items:
+    """A data set that gives a sample by number, read when it is asked for.
+
+    Its own random transforms draw from generators that are seeded by the run's seed, the epoch and the sample's index.
+    """
+
+    items: Any
+    augment: Augment = field(default_factory=Augment)
+    normalise: Normalise = field(default_factory=Normalise)
+    void: int = IGNORE_INDEX
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def take(self, numbers: Tensor, key: tuple[int, int] | None, index: Tensor) -> tuple[Tensor, Tensor]:
+        samples = []
+        for number, i in zip(numbers.tolist(), index.tolist(), strict=True):
+            with _seeded(seed_of(*(key or (0, 0)), i)):
+                samples.append(_pair(self.items[number]))
+        xs, ys = zip(*samples, strict=True)
+        return prepared(self, torch.stack(xs), torch.stack(ys), key, index)
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seed the generators that transforms draw from, and give the caller's states back."""
+    before, numpys = random.getstate(), np.random.get_state()  # noqa: NPY002
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(before)
+            np.random.set_state(numpys)  # noqa: NPY002
+
+
+def gathered(
+    train: Any,
+    val: Any,
+    test: Any,
+    *,
+    options: DataOptions,
+    seed: int,
+    classes: Sequence[str] | None = None,
+    void: int = IGNORE_INDEX,
+) -> Data:
+    """Three parts from arrays ``(x, y)`` or data sets; without ``val`` it is held out of ``train``, by class."""
+    augment, normalise = Augment.of(options), Normalise(options.normalise)
+    sources = [None if one is None else _source(one, augment, normalise, void) for one in (train, val, test)]
+    first, _, last = sources
+    if first is None or last is None:
+        raise InputError("expected train= and test=: arrays (x, y) or data sets")
+    y = labels(first)
+    chosen = torch.arange(len(first))
+    if sources[1] is None:
+        strata = y if y.ndim == 1 else torch.zeros(len(first))
+        chosen, held = hold_out(strata, options.val, rule=options.split, seed=options.split_seed)
+        middle = Part(first, held)
+    else:
+        middle = Part(sources[1], torch.arange(len(sources[1])))
+    if y.is_floating_point() or bool((y[y != void] < 0).any()):
+        raise InputError("expected labels that are class ids from 0 on; pass void= for the label of positions to skip")
+    names = tuple(classes or _names(train) or (f"class {k}" for k in range(int(y[y != void].max()) + 1)))
+    rest = Part(last, torch.arange(len(last)))
+    return Data(Part(first, chosen, seed=seed), middle, rest, names, void=void, segmentation=y.ndim == 3)
+
+
+def fingerprint(*parts: Any) -> str:
+    """A hash of the labels and the inputs of arrays, of the labels and the first input of data sets."""
+    digest = hashlib.sha256()
+    for one in parts:
+        if one is None:
+            continue
+        source = _source(one, Augment(), Normalise(), IGNORE_INDEX)
+        x = source.x if isinstance(source, InMemory) else source.take(torch.tensor([0]), None, torch.tensor([0]))[0]
+        for tensor in (labels(source), x):
+            digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.contiguous().numpy().tobytes())
+    return f"sha256:{digest.hexdigest()[:32]}"
+
+
+def labels(source: Source) -> Tensor:
+    """The labels of all samples: of a data set by its ``targets``, ``labels`` or column, or by reading every sample."""
+    if isinstance(source, InMemory):
+        return source.y
+    assert isinstance(source, Items)
+    for name in ("targets", "labels"):
+        if len(found := getattr(source.items, name, ())) == len(source):
+            return torch.as_tensor(np.asarray(found))
+    column = next((one for one in _TARGETS if one in getattr(source.items, "column_names", ())), None)
+    if column is not None:
+        return torch.as_tensor(np.asarray(source.items[column]))
+    return torch.stack([_pair(source.items[number])[1] for number in range(len(source))])
+
+
+def _source(given: Any, augment: Augment, normalise: Normalise, void: int) -> InMemory | Items:
+    if not isinstance(given, tuple):
+        if not hasattr(given, "__getitem__") or not hasattr(given, "__len__"):
+            raise InputError(
+                f"expected arrays (x, y) or a data set with a length and items, got {type(given).__name__}"
+            )
+        return Items(given, augment, normalise, void)
+    if len(given) != 2 or len(given[0]) != len(given[1]):
+        raise InputError(f"expected arrays (x, y) of the same length, got {[np.shape(one) for one in given]}")
+    x, y = (torch.as_tensor(np.asarray(one)) for one in given)
+    return InMemory(x if x.dtype == torch.uint8 else x.float(), y, augment, normalise, void)
+
+
+def _pair(item: Any) -> tuple[Tensor, Tensor]:
+    if isinstance(item, Mapping):
+        names = [next((one for one in wanted if one in item), None) for wanted in (_INPUTS, _TARGETS)]
+        if None in names:
+            raise InputError(f"expected columns such as image and label, got {', '.join(map(str, item))}")
+        item = tuple(item[name] for name in names)
+    x, y = item[0], item[1]
+    if not isinstance(x, Tensor):
+        pixels = torch.as_tensor(np.array(x))
+        from_image = pixels.dtype == torch.uint8 and pixels.ndim >= 2 and hasattr(x, "convert")
+        x = pixels.movedim(-1, 0) if from_image and pixels.ndim == 3 else pixels[None] if from_image else pixels
+    return x, torch.as_tensor(np.asarray(y))
+
+
+def _names(given: Any) -> tuple[str, ...] | None:
+    """The names of the classes, where a data set knows them as torchvision's or Hugging Face's do."""
+    if getattr(given, "classes", None):
+        return tuple(map(str, given.classes))
+    features = getattr(given, "features", None) or {}
+    return next((tuple(features[one].names) for one in _TARGETS if hasattr(features.get(one), "names")), None)
