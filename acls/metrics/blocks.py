@@ -68,6 +68,11 @@ class Blocks(Tally):
     def n(self) -> int:
         return int(self.cells[..., 0].sum())
 
+    def lower(self) -> Tensor:
+        """The least confidence that each cell may hold, in ascending order."""
+        inner = _cell_edges(self.bins, self.cells)
+        return torch.cat([inner.new_zeros(1), inner.nextafter(inner.new_tensor(2.0))])
+
     @property
     def used(self) -> int:
         """How many blocks hold samples."""

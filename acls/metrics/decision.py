@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from acls.errors import InputError
+from acls.metrics.blocks import Blocks
+from acls.metrics.quantiles import Confidences
 
 LEVEL = 0.95
 FEWEST_UNITS = 30
@@ -118,6 +120,21 @@ def decide_cells(lower: Tensor, count: Tensor, wrong: Tensor, *, max_error: floa
         return Decision(None, 0, 0, n, max_error, level)
     total = [int(part[:, best].sum().round()) for part in (accepted, errors)]
     return Decision(float(lower[cuts[best]]), total[0], total[1], n, max_error, level)
+
+
+def decide_counted(
+    confidences: Confidences, units: Blocks | None = None, *, max_error: float, level: float = LEVEL
+) -> Decision:
+    """`decide` for samples that were counted; ``units`` are the blocks of what is independent, if not the samples."""
+    if units is None:
+        cells = confidences.cells()
+        lower = cells.confidence[0] if cells.lower is None else cells.lower
+        count, right = cells.count, cells.right
+    else:
+        count, right = units.cells[units.cells[..., 0].sum(1) > 0][..., ::2].unbind(-1)
+        lower = units.lower()
+    parts = (part.double().cpu().flip(-1) for part in (lower, count, count - right))
+    return decide_cells(*parts, max_error=max_error, level=level)
 
 
 def _ranks(n: int, max_error: float, level: float, *, independent: bool) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -33,7 +33,8 @@ class Progress(AbstractContextManager["Progress"]):
                 rich, console = require("rich.progress", extra="train"), require("rich.console", extra="train")
             except MissingExtra:
                 return
-            columns = ("{task.description}", rich.BarColumn(), "{task.percentage:>3.0f}%", rich.TimeRemainingColumn())
+            bar = rich.BarColumn(bar_width=10)
+            columns = ("{task.description}", bar, "{task.percentage:>3.0f}%", rich.TimeRemainingColumn(), "left")
             # A run is slow to begin, so the speed is averaged over minutes.
             self._bar = rich.Progress(
                 *columns, console=console.Console(stderr=True), transient=True, speed_estimate_period=300
@@ -43,6 +44,7 @@ class Progress(AbstractContextManager["Progress"]):
         """These cells are left to do. Epochs done before tell nothing about the speed, and are not counted."""
         self._before = {cell.run: epochs_of(cell.path.metrics) for cell in cells}
         self._left = {cell.run: cell.recipe.epochs - self._before[cell.run] for cell in cells}
+        self._names = {cell.run: (f"{cell.method}, seed {cell.recipe.seed}", cell.recipe.epochs) for cell in cells}
         self._finished: set[str] = set()
         if self._bar is not None and cells:
             self._files = {cell.run: cell.path.metrics for cell in cells}
@@ -68,12 +70,20 @@ class Progress(AbstractContextManager["Progress"]):
             self._refresh()
 
     def _refresh(self) -> None:
+        epochs = {run: epochs_of(file) for run, file in self._files.items()}
         done = sum(
-            self._left[run] if run in self._finished else min(epochs_of(file) - self._before[run], self._left[run])
-            for run, file in self._files.items()
+            self._left[run] if run in self._finished else min(epochs[run] - self._before[run], self._left[run])
+            for run in self._files
         )
+        self._bar.update(self._task, completed=done, description=self.describe(epochs))
+
+    def describe(self, epochs: Mapping[str, int]) -> str:
+        """What is going on: the runs done, and one that is being trained, with its epoch."""
         told = f"{len(self._finished)}/{len(self._left)} runs"
-        self._bar.update(self._task, completed=done, description=told)
+        for run, (name, last) in self._names.items():
+            if run not in self._finished and self._before[run] < epochs[run] < last:
+                return f"{told}, {name}, epoch {epochs[run] + 1}/{last}"
+        return told
 
 
 def epochs_of(metrics: Path) -> int:

@@ -7,7 +7,9 @@ import torch
 from scipy import stats
 
 from acls.errors import InputError
-from acls.metrics.decision import _binomial, decide, decide_cells
+from acls.metrics import Blocks, Suite
+from acls.metrics.batch import Batch
+from acls.metrics.decision import _binomial, decide, decide_cells, decide_counted
 
 POPULATIONS = {
     # The error rate at confidence c: smooth, with a step right at the bound, and worst at the very top.
@@ -95,6 +97,21 @@ def test_cells_of_a_histogram_and_rows_decide_alike() -> None:
     count = torch.bincount(place).double().flip(0)[None]
     wrong = torch.bincount(place, weights=(~right).double()).flip(0)[None]
     assert decide_cells(lower.flip(0), count, wrong, max_error=0.05) == decide(steps, right, max_error=0.05)
+
+
+def test_what_was_counted_decides_as_its_rows_do() -> None:
+    random = torch.Generator().manual_seed(0)
+    image = torch.arange(100).repeat_interleave(60)
+    p = 0.5 + 0.5 * torch.rand(6000, generator=random, dtype=torch.float64)
+    right = torch.rand(6000, generator=random) < p**0.2
+    batch = Batch.of(torch.stack([p, 1 - p], 1), (~right).long(), kind="probs")
+    assert decide_counted(Suite.count(batch).confidences, max_error=0.08) == decide(p, right, max_error=0.08)
+    counted = decide_counted(Suite.count(batch).confidences, Blocks.count(batch, unit=image), max_error=0.08)
+    rows = decide(p, right, max_error=0.08, unit=image)
+    assert counted.threshold is not None
+    assert rows.threshold is not None
+    assert counted.accepted == int((p >= counted.threshold).sum())
+    assert abs(counted.share - rows.share) < 0.1  # its thresholds are the edges of cells
 
 
 def test_ties_are_accepted_together_or_not_at_all() -> None:

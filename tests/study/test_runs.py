@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,7 +19,7 @@ from acls.recipes import LossOptions
 from acls.report.results import results_table
 from acls.study import runs
 from acls.study.engine import make_engine
-from acls.study.progress import epochs_of
+from acls.study.progress import Progress, epochs_of
 from acls.study.runs import chosen, missing, outputs, plan, run_cell, run_study
 from acls.study.store import Store
 from acls.train import TrainingStopped
@@ -236,3 +237,18 @@ def test_compare_prints_the_table_and_where_the_report_is(finished, capsys):
     assert f"report: {finished / 'report.html'}" in out
     assert "Holm" in out
     assert (finished / "report.html").read_text().startswith("<!doctype html>")
+
+
+def test_progress_names_method_seed_and_epoch(tmp_path):
+    cells = [
+        SimpleNamespace(
+            run=f"CE-{seed}", method="CE", recipe=SimpleNamespace(seed=seed, epochs=30),
+            path=SimpleNamespace(metrics=tmp_path / f"{seed}.csv"),
+        )
+        for seed in (1, 2, 3)
+    ]  # fmt: skip
+    progress = Progress(show=False)
+    progress.start(cells)
+    progress.finish(cells[0])
+    assert progress.describe({"CE-1": 30, "CE-2": 13, "CE-3": 0}) == "1/3 runs, CE, seed 2, epoch 14/30"
+    assert progress.describe({"CE-1": 30, "CE-2": 0, "CE-3": 0}) == "1/3 runs"
