@@ -199,7 +199,7 @@ def run_calibrated(table: Table, sets: int) -> None:
     for k in (2, 10, 100):
         for n in (200, 1000, 10_000):
             intervals(table, f"K = {k}, n = {n}", sets, partial(made, n=n, k=k), {}, 0.93)
-    for n in (200, 1000):
+    for n in (200,):
         rare = partial(made, n=n, k=10, easy=(4.5, 5.5))  # 99 % right
         intervals(table, f"rare errors, K = 10, n = {n}", sets, rare, {}, 0.93)
     run_real(table, sets)
@@ -241,7 +241,7 @@ def run_real(table: Table, sets: int) -> None:
                 models = [str(one) for one in held["models"]]
                 probs = torch.from_numpy(held["probs"][models.index("densenet121")]).float()
                 probs = probs / probs.sum(1, keepdim=True)
-        for n in (200, 300, 1000, 10_000):
+        for n in (200, 1000, 10_000):
 
             def make(i: int, n: int = n, probs: torch.Tensor = probs) -> tuple[Suite, None]:
                 random = _rng(i, n)
@@ -275,8 +275,14 @@ def equal_ece(
     """The setting between two at which the population's ECE is the target; the ECE rises from low to high."""
 
     def ece(setting: float) -> float:
-        made = make(setting)
-        return (true_values(made) if len(made) == 3 else top_values(*made))["ece"]
+        stated = make(setting)
+        if len(stated) == 2:
+            confidence, right = stated
+        else:
+            confidence, predicted = torch.softmax(stated[0].double(), 1).max(1)
+            right = stated[2].double().gather(1, predicted[:, None])[:, 0]
+        index = (confidence * 15).ceil().long().clamp(1, 15) - 1
+        return float(torch.bincount(index, confidence - right, 15).abs().sum()) / len(confidence)
 
     for _ in range(18):
         middle = (low + high) / 2
@@ -368,7 +374,7 @@ def _bounded(both: tuple[tuple[Suite, Blocks], tuple[Suite, Blocks]]) -> float:
     for suite, _ in both:
         gaps = gaps_of(suite)
         values.append(suite.bins.ece)
-        most.append(gaps.bias(float("inf")))
+        most.append(gaps.bias(1e6))
     found = ece_difference(*both)
     assert found.low is not None
     assert found.high is not None

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from acls.errors import InputError, suggest
 from acls.shapes import IGNORE_INDEX, flatten
@@ -21,6 +22,7 @@ _CACHED = 1 << 17
 # On other devices one kernel takes many rows; only the memory of intermediates sets the limit.
 _ON_DEVICE = 1 << 26
 _FEW_CLASSES = 32
+_LANES = 64
 # How far above 1 a probability may be by rounding (half precision has 2^-11).
 _ABOVE_ONE = 1e-3
 
@@ -147,7 +149,7 @@ class Batch:
         scores = self.scores
         on_cpu = scores.device.type == "cpu"
         at_once = _CACHED * torch.get_num_threads() if on_cpu else _ON_DEVICE
-        step = max(1, at_once // max(1, scores.shape[1]))
+        step = max(_LANES, at_once // max(1, scores.shape[1]) // _LANES * _LANES)
         for start in range(0, scores.shape[0], step):
             rows = slice(start, start + step)
             yield rows, scores[rows]
@@ -211,13 +213,16 @@ def _top_label(batch: Batch) -> TopLabel:
         raise InputError("the scores have no class: axis 1 holds the classes and has length 0")
     # Reductions over a short last axis leave most of a vector unit idle: few classes are better put first.
     axis = 0 if n_classes <= _FEW_CLASSES and scores.device.type == "cpu" else 1
-    confidence, nll, brier = (scores.new_empty(n) for _ in range(3))
-    at_least = scores.new_empty(n)
-    right = torch.empty(n, dtype=torch.bool, device=scores.device)
+    # The last lanes of a vector unit add up in another order, so short parts are filled up: a row is the same anywhere.
+    filled = n + (-n % _LANES if axis == 0 else 0)
+    target = pad(target, (0, filled - n))
+    confidence, nll, brier, at_least = (scores.new_empty(filled) for _ in range(4))
+    right = torch.empty(filled, dtype=torch.bool, device=scores.device)
     buffer: Tensor | None = None
     for rows, part in batch.chunks():
         if axis == 0:
-            part = part.T.contiguous()
+            part = pad(part.T, (0, -part.shape[0] % _LANES)).contiguous()
+            rows = slice(rows.start, rows.start + part.shape[1])
         if buffer is None or buffer.shape != part.shape:
             buffer = torch.empty_like(part)
         largest = part.amax(axis, keepdim=True)
@@ -246,6 +251,7 @@ def _top_label(batch: Batch) -> TopLabel:
                 nll[rows] = -own.log()
                 true_probability = own
         torch.sub(squares, true_probability, alpha=2, out=brier[rows]).add_(1)
+    confidence, nll, brier, at_least, right = (each[:n] for each in (confidence, nll, brier, at_least, right))
     _settle_ties(batch, right, at_least)
     return TopLabel(confidence, right, (at_least <= 5) | right, nll, brier.clamp_(min=0))
 

@@ -21,13 +21,15 @@ from acls.metrics.tally import Tally, ratio
 
 BINS = 15
 """Bins of a calibration error unless said otherwise."""
+MOST_BINS = 10_000
+_ROUNDING = 1e-15  # a mean square below it is the rounding of sums
 _NAMES = ("ece", "overconfidence", "underconfidence", "mce", "rmsce", "rmsce_debiased", "top_brier")
 
 
 def edges(bins: int, like: Tensor) -> Tensor:
     """The B + 1 edges of the bins of [0, 1], in the precision of ``like``."""
-    if bins < 1:
-        raise InputError(f"bins is {bins}, but at least 1 is called for")
+    if not 1 <= bins <= MOST_BINS:
+        raise InputError(f"expected 1 to {MOST_BINS} bins, got {bins}: the usual number is {BINS}")
     return torch.linspace(0, 1, bins + 1, dtype=like.dtype, device=like.device)
 
 
@@ -144,7 +146,7 @@ class Bins(Tally):
         noise = (right / count * (count - right) / (count - 1) for count, _, right in enough)
         squared = (residual**2 / count for count, residual, _ in enough)
         mean = self._mean(signal - chance for signal, chance in zip(squared, noise, strict=True))
-        return math.sqrt(max(mean, 0.0)) if self.n else mean
+        return math.sqrt(mean) if mean > _ROUNDING or not self.n else 0.0
 
     @property
     def top_brier(self) -> float:

@@ -44,14 +44,14 @@ def smooth_ece(cells: Cells, *, mirror_ends: bool = False) -> tuple[Tensor, Tens
 
 def smooth_errors(cells: Cells, residual: Tensor, width: float) -> Tensor:
     """The smoothed error, at one bandwidth, of other residuals ``(R, G)`` of the same cells ``(1, G)``; nearly."""
-    place = (cells.confidence / cells.count.clamp(min=1)).clamp(0, 1)[0]
+    place = (cells.confidence / cells.count.clamp(min=1)).clamp(0, 1)[0].float()
     s = max(width, 2 / _STEPS)
     mesh = torch.linspace(0, 1, max(round(10 / s), 200), dtype=place.dtype, device=place.device)
     kernel = sum(torch.exp(((mesh - image[:, None]) / s).square_().mul_(-0.5)) for image in (place, -place, 2 - place))
     on_end = (1 - torch.minimum(place, 1 - place) * (_POINTS - 1)).clamp(min=0)
     kernel = kernel * (1 - on_end / 2)[:, None]
-    density = (cells.count @ kernel).sum() / (s * math.sqrt(2 * math.pi)) + _EMPTY * mesh.shape[0]
-    return (residual @ kernel).abs_().sum(1) / (s * math.sqrt(2 * math.pi)) / density
+    density = (cells.count.float() @ kernel).sum() / (s * math.sqrt(2 * math.pi)) + _EMPTY * mesh.shape[0]
+    return ((residual.float() @ kernel).abs_().sum(1) / (s * math.sqrt(2 * math.pi)) / density).double()
 
 
 class _Smoother:
