@@ -133,7 +133,7 @@ def _told(found: Shift, *, markdown: bool) -> str:
             f"{one.fitting_temperature:.3f}",
             one.verdict,
         )
-    lines = [table.markdown() if markdown else table.text(), "", paragraph(found.verdict())]
+    lines = [paragraph(found.verdict()), "", table.markdown() if markdown else table.text()]
     if found.dense:
         lines.append(paragraph("Pixels of one image are not independent: the noise floors are too low."))
     return "\n".join(lines)

@@ -105,20 +105,22 @@ def _show(args: argparse.Namespace, found: Found, recipe: Recipe, figure: Path |
     for one in sorted(found.trials, key=lambda trial: trial.ece):
         numbers = (str(one.epoch), percent(one.accuracy), percent(one.ece), f"{one.nll:.4f}")
         table.add(str(one.number), show(one.params), *numbers, "yes" if one in found.front else "")
+    if found.best is None:
+        print(f"No trial reaches an accuracy of {percent(found.floor)} %.\n")
+    else:
+        print(
+            paragraph(
+                f"Least ECE with an accuracy of {percent(found.floor)} % or more: {show(found.best.params)}. It is the "
+                f"least of {len(found.trials)}, and so flatters: measure it on the test part by `acls train "
+                f"{recipe.name} --loss {recipe.loss.name} {_options(found.best.params, args)}`."
+            ),
+            "\n",
+        )
     print(table.text(), "\n")
     rest = ", ".join(f"{n} {what}" for n, what in ((found.pruned, "pruned"), (found.failed, "failed")) if n)
     print(f"{len(found.trials)} trials finished{', ' + rest if rest else ''}; validation part, n = {found.n:,}")
-    if found.best is None:
-        print(f"none reaches an accuracy of {percent(found.floor)} %")
-        return
-    print(
-        paragraph(
-            f"Least ECE with an accuracy of {percent(found.floor)} % or more: {show(found.best.params)}. It is the "
-            f"least of {len(found.trials)}, and so flatters: measure it on the test part by `acls train {recipe.name} "
-            f"--loss {recipe.loss.name} {_options(found.best.params, args)}`."
-        )
-    )
-    print(f"front: {figure}")
+    if figure is not None:
+        print(f"front: {figure}")
 
 
 def _options(params: dict[str, Any], args: argparse.Namespace) -> str:

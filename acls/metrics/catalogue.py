@@ -85,8 +85,8 @@ CATALOGUE: dict[str, Metric] = {
                needs="classes"),
         Metric("nll", "NLL", "minus the mean log-probability of the true class: a proper score, lowest for the true "
                "probabilities", 1, kind="score", unit="", needs="scores"),
-        Metric("brier", "Brier", "squared distance from the one-hot label, summed over the classes: a proper score", 2,
-               kind="score", unit="", needs="scores"),
+        Metric("brier", "Brier", "squared distance from the one-hot label, summed over the classes, so twice "
+               "scikit-learn's for two classes: a proper score", 2, kind="score", unit="", needs="scores"),
         Metric("smece", "SmoothECE", "the error of a kernel-smoothed curve: no bins", 3),
         Metric("ks", "KS", "the largest distance between the running sums of confidence and of hits, sorted by "
                "confidence: no bins", 3),

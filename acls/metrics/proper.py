@@ -17,6 +17,7 @@ class Proper(Tally):
 
     NLL = -mean log p_y. Brier = mean over samples of Σ_k (p_k - [y = k])², summed, not averaged, over the classes: 0
     for a perfect prediction, 2 for certainty of a wrong class (Brier, Monthly Weather Review 1950).
+    For two classes that is twice what scikit-learn's ``brier_score_loss`` returns by default.
     """
 
     whole = True

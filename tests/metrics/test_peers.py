@@ -147,3 +147,10 @@ def test_sklearn_log_loss_brier_auroc(predictions):
     assert summary["auroc"] == pytest.approx(sklearn.roc_auc_score((predicted == labels).numpy(), confidence.numpy()))
     assert summary["class_accuracy"] == pytest.approx(sklearn.balanced_accuracy_score(labels, predicted))
     assert summary["miou"] == pytest.approx(sklearn.jaccard_score(labels, predicted, average="macro"))
+
+
+def test_brier_of_two_classes_is_twice_scikit_learns():
+    sklearn_metrics = pytest.importorskip("sklearn.metrics")
+    p, y = torch.tensor([0.8, 0.4, 0.3]), torch.tensor([1, 0, 1])
+    ours = Suite.of(torch.stack([1 - p, p], 1), y, kind="probs").summary()["brier"]
+    assert ours == pytest.approx(2 * sklearn_metrics.brier_score_loss(y.numpy(), p.numpy()))
