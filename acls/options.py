@@ -173,6 +173,18 @@ def to_plain(settings: Any) -> dict[str, Any]:
     return {field.name: _plain(getattr(settings, field.name)) for field in dataclasses.fields(settings)}
 
 
+def flat(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by their dotted names.
+
+    >>> flat({"optim": {"lr": 0.1}, "epochs": 3})
+    {'optim.lr': 0.1, 'epochs': 3}
+    """
+    found: dict[str, Any] = {}
+    for name, value in plain.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
+    return found
+
+
 def from_plain(kind: type[S], values: Mapping[str, Any], prefix: str = "") -> S:
     """Undo `to_plain`; fields that are absent keep their defaults, unknown ones are refused by name."""
     known = leaves(kind, prefix)

@@ -37,6 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", metavar="FILE", help="start from a saved recipe, YAML or JSON, instead")
     parser.add_argument("--resume", metavar="RUN", help="go on with the run in this folder, where its state was saved")
     parser.add_argument("--out", metavar="RUN", help="folder of the run (default: runs/RECIPE-LOSS-SEED)")
+    parser.add_argument("--wait", action="store_true", help="wait where another process trains in the same folder")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, from a few timed steps, and stop")
     parser.add_argument("--no-figures", action="store_true", help="draw no figures of the finished run")
     add_output(parser, quiet="no progress")
@@ -73,12 +74,12 @@ def _train(recipe: Recipe | None, args: argparse.Namespace) -> int:
 
     try:
         if recipe is None:
-            result = resume(args.resume, show=not (args.quiet or args.json))
+            result = resume(args.resume, show=not (args.quiet or args.json), wait=args.wait)
         elif args.dry_run:
             print(make_plan(replace(recipe, log=())))
             return 0
         else:
-            result = fit(recipe, args.out, show=not (args.quiet or args.json))
+            result = fit(recipe, args.out, show=not (args.quiet or args.json), wait=args.wait)
     except TrainingStopped as error:
         print(f"acls train: {error}", file=sys.stderr)
         return 1

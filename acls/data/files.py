@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+import lzma
 import os
+import stat
 import zipfile
+import zlib
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,8 @@ from torch import Tensor
 from acls.errors import InputError
 from acls.vision import pillow
 
+LARGEST, HARMLESS, RATIO = 2**28, 2**24, 200
+"""Bytes that a zip's member may unpack to at most, those that are not asked about, and their largest compression."""
 IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
 
@@ -69,16 +74,50 @@ class Files:
         found = (Path(folder, name) for folder, _, names in os.walk(self.root / under) for name in names)
         return sorted(path.relative_to(self.root).as_posix() for path in found if path.suffix.lower() in IMAGES)
 
+    def base(self, *places: str) -> str:
+        """The first of the folders (ending in a slash, "" for the root) that holds train/, or "" where none does."""
+        return next((place for place in places if "train" in self.folders(place)), "")
+
     def read(self, name: str) -> bytes:
         """A file's bytes."""
+        if self.zipped and name in self:
+            member = self._zip().getinfo(name)
+            if member.file_size > LARGEST or member.file_size > max(HARMLESS, RATIO * member.compress_size):
+                raise InputError(
+                    f"{name} of {self.root} would unpack from {member.compress_size:,} to {member.file_size:,} bytes: "
+                    "expected images and lists; unpack it yourself if you trust it"
+                )
         try:
             return self._zip().read(name) if self.zipped else (self.root / name).read_bytes()
-        except (OSError, KeyError, zipfile.BadZipFile) as error:
+        except (
+            OSError,
+            KeyError,
+            zipfile.BadZipFile,
+            NotImplementedError,
+            RuntimeError,
+            EOFError,
+            ValueError,
+            zlib.error,
+            lzma.LZMAError,
+        ) as error:
             raise InputError(f"cannot read {name} of {self.root}: {error}") from error
 
     def lines(self, name: str) -> list[str]:
         """A text file's lines that are not empty."""
-        return [line for line in self.read(name).decode().splitlines() if line.strip()]
+        try:
+            return [line for line in self.read(name).decode().splitlines() if line.strip()]
+        except UnicodeDecodeError as error:
+            raise InputError(f"{name} of {self.root} is not text in UTF-8: {error}") from error
+
+    def numbers(self, name: str, count: int) -> list[int]:
+        """The whole numbers below ``count`` of a text file, one per line."""
+        lines = [line.strip() for line in self.lines(name)]
+        wrong = [line for line in lines if not line.isdecimal() or int(line) >= count]
+        if wrong:
+            raise InputError(
+                f"{name} of {self.root} holds {wrong[0]!r}: expected numbers of images, from 0 to {count - 1}"
+            )
+        return sorted({int(line) for line in lines})
 
     def image(self, name: str, mode: str = "RGB") -> Any:
         """A decoded image in the mode; gray images become RGB by repetition."""
@@ -123,7 +162,15 @@ class Files:
     def _zip(self) -> zipfile.ZipFile:
         # Processes that share an open file share its position: each opens its own.
         if self._archive is None or self._archive[0] != os.getpid():
-            self._archive = (os.getpid(), zipfile.ZipFile(self.root))
+            try:
+                archive = zipfile.ZipFile(self.root)
+            except (OSError, zipfile.BadZipFile) as error:
+                raise InputError(f"cannot read {self.root}: {error}") from error
+            for member in archive.infolist():
+                path = PurePosixPath(member.filename.replace("\\", "/"))
+                if path.is_absolute() or ".." in path.parts or stat.S_ISLNK(member.external_attr >> 16):
+                    raise InputError(f"{self.root} holds {member.filename!r}, a link or a path outside: expected files")
+            self._archive = (os.getpid(), archive)
         return self._archive[1]
 
     def __getstate__(self) -> dict[str, Any]:

@@ -1,9 +1,13 @@
-"""ImageNet (ILSVRC 2012), a folder a class; the official validation images give both validation and test.
+"""ImageNet (ILSVRC 2012); the official validation images give both validation and test.
 
-10 images of each class validate, 40 test, as Liu et al. (CALS, CVPR 2023) do and the paper's logs show.
+10 images of each class validate, 40 test, as Liu et al. (CALS, CVPR 2023) do; with their lists ``val_ind.txt`` and
+``test_ind.txt`` beside ``train/``, the very same ones.
 """
 
 from __future__ import annotations
+
+import csv
+import io
 
 import torch
 
@@ -12,11 +16,15 @@ from acls.data.files import Files, needs_root
 from acls.data.folder import labelled, on_disk
 from acls.data.parts import Data, Part
 from acls.data.splits import per_class, subset
-from acls.errors import InputError
+from acls.errors import InputError, require
 
-LAYOUT = "train/<wnid>/*.JPEG and val/<wnid>/*.JPEG, the official images sorted into folders by class"
+LAYOUT = (
+    "train/<wnid>/*.JPEG and val/<wnid>/*.JPEG, here or in ILSVRC/Data/CLS-LOC/; where val/ has no folders, with "
+    "LOC_val_solution.csv, imagenet_2012_validation_synset_labels.txt (a wnid per line) or ILSVRC2012_devkit_t12/"
+)
 VAL_PER_CLASS = 10
 SIZE = 224
+_DEVKIT = "ILSVRC2012_devkit_t12/data/"
 
 
 def load(options: DataOptions, seed: int) -> Data:
@@ -24,11 +32,44 @@ def load(options: DataOptions, seed: int) -> Data:
     if options.memory:
         raise InputError("ImageNet does not fit in memory: pass --data.memory false")
     files = Files(needs_root(options.root, "imagenet", LAYOUT), layout=LAYOUT)
-    train, wnids = labelled(files, "train/", LAYOUT)
-    held, _ = labelled(files, "val/", LAYOUT, wnids)
+    base = files.base("", "ILSVRC/Data/CLS-LOC/", "Data/CLS-LOC/")
+    train, wnids = labelled(files, f"{base}train/", LAYOUT)
+    if files.folders(f"{base}val/"):
+        held, _ = labelled(files, f"{base}val/", LAYOUT, wnids)
+    else:
+        held = _flat(files, base, wnids)
     y, held_y = (torch.tensor([label for _, label in part]) for part in (train, held))
     chosen = subset(y, torch.arange(len(y)), options.n_train, seed=options.split_seed)
     test, val = per_class(held_y, VAL_PER_CLASS, seed=options.split_seed)
+    if f"{base}val_ind.txt" in files:
+        val, test = (torch.tensor(files.numbers(f"{base}{part}_ind.txt", len(held))) for part in ("val", "test"))
     size = options.size or SIZE
     source, held_source = (on_disk(files, part, options, size) for part in (train, held))
     return Data(Part(source, chosen, seed=seed), Part(held_source, val), Part(held_source, test), wnids)
+
+
+def _flat(files: Files, base: str, wnids: tuple[str, ...]) -> list[tuple[str, int]]:
+    """Validation images in one folder with their classes, in the order of folders by class."""
+    images = files.images(f"{base}val/")
+    stems = [name.rsplit("/", 1)[-1].split(".")[0] for name in images]
+    for above in dict.fromkeys(("", base)):
+        if f"{above}LOC_val_solution.csv" in files:
+            rows = csv.reader(io.StringIO(files.read(f"{above}LOC_val_solution.csv").decode()))
+            by_stem = {row[0]: row[1].split()[0] for row in rows if len(row) == 2 and row[1].startswith("n")}
+            found = [by_stem.get(stem, "") for stem in stems]
+        elif (synsets := f"{above}imagenet_2012_validation_synset_labels.txt") in files:
+            found = [line.strip() for line in files.lines(synsets)]
+        elif f"{above}{_DEVKIT}meta.mat" in files:
+            read = require("scipy.io", extra="train").loadmat
+            table = read(io.BytesIO(files.read(f"{above}{_DEVKIT}meta.mat")), squeeze_me=True)["synsets"]
+            known = {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in table}
+            truth = files.lines(f"{above}{_DEVKIT}ILSVRC2012_validation_ground_truth.txt")
+            found = [known.get(int(line), "") for line in truth]
+        else:
+            continue
+        number = {wnid: label for label, wnid in enumerate(wnids)}
+        if len(found) != len(images) or any(wnid not in number for wnid in found):
+            raise InputError(f"the list of validation classes does not fit the {len(images)} images in {base}val/")
+        pairs = zip(images, found, strict=True)
+        return sorted(((name, number[wnid]) for name, wnid in pairs), key=lambda item: (item[1], item[0]))
+    raise InputError(f"{files.root / base / 'val'} holds no folder per class: expected {LAYOUT}")

@@ -5,6 +5,7 @@ An item is ``(x, y, index)``: the input, its class id or label map, and its numb
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -159,6 +160,19 @@ class Data:
     @property
     def n_classes(self) -> int:
         return len(self.names)
+
+    def fingerprint(self) -> dict[str, str]:
+        """Per part, a hash of its first, middle and last sample, and of all labels where they are in memory."""
+        found = {}
+        for name, part in (("train", self.train), ("val", self.val), ("test", self.test)):
+            digest = hashlib.sha256(str(len(part)).encode())
+            numbers = sorted({0, len(part) // 2, len(part) - 1}) if len(part) else []
+            tensors = [tensor for i in numbers for tensor in part.plain()[i][:2]]
+            tensors += [part.source.y[part.chosen]] if isinstance(part.source, InMemory) else []
+            for tensor in tensors:
+                digest.update(tensor.contiguous().numpy().tobytes())
+            found[name] = digest.hexdigest()[:32]
+        return found
 
     def splits(self) -> dict[str, Tensor]:
         """Each part's samples by their numbers in the data set."""

@@ -18,7 +18,8 @@ from acls.vision import submodule
 
 LAYOUT = (
     "VOCdevkit/VOC2012/ (or its inside, or a zip of it) with JPEGImages/, SegmentationClass/ and "
-    "ImageSets/Segmentation/{list}.txt; the augmented masks in SegmentationClassAug/"
+    "ImageSets/Segmentation/{list}.txt, which names an image or the paths of image and mask per line; the augmented "
+    "masks in SegmentationClassAug/, if it is there"
 )
 NAMES = (
     "background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow",
@@ -47,9 +48,16 @@ def _listed(files: Files, name: str, layout: str) -> list[tuple[str, str]]:
         for place in (f"{base}ImageSets/Segmentation/{name}.txt", f"{base}{name}.txt"):
             if place not in files:
                 continue
-            masks = "SegmentationClassAug" if name == "trainaug" else "SegmentationClass"
-            stems = [line.split()[0] for line in files.lines(place)]
-            items = [(f"{base}JPEGImages/{stem}.jpg", f"{base}{masks}/{stem}.png") for stem in stems]
+            own = name == "trainaug" and "SegmentationClassAug" in files.folders(base)
+            masks = "SegmentationClassAug" if own else "SegmentationClass"
+            rows = [line.split() for line in files.lines(place)]
+            # A line names an image, or an image and its mask as paths.
+            items = [
+                (base + row[0].lstrip("/"), base + row[1].lstrip("/"))
+                if "/" in row[0] and len(row) == 2
+                else (f"{base}JPEGImages/{row[0]}.jpg", f"{base}{masks}/{row[0]}.png")
+                for row in rows
+            ]
             missing = [part for item in items for part in item if part not in files]
             if missing:
                 raise InputError(f"{place} names {missing[0]}, which is not in {files.root}: expected {layout}")

@@ -24,7 +24,7 @@ from acls.locks import hold
 from acls.metrics.bins import BINS
 from acls.metrics.intervals import REPLICATES
 from acls.models.own import resolved
-from acls.options import from_plain, to_plain
+from acls.options import flat, from_plain, to_plain
 from acls.predictions import Predictions
 from acls.recipes import Recipe, load_recipe
 from acls.spec import Spec, parse, written
@@ -33,10 +33,10 @@ from acls.study.methods import decided_by, methods_of
 from acls.study.progress import Progress
 from acls.study.store import Number, Row, Store
 from acls.train import Given, RunFolder, TrainingStopped, fit, resume
+from acls.train.folder import NEUTRAL
 
 NONE = "none"
-_FREE = {"loss", "seed", "log", "data.workers", "data.download", "save_every"}
-_FREE |= {"accelerator", "devices", "nodes", "threads"}
+_FREE = {"loss", "seed", *NEUTRAL} - {"data.root", "model.weights"}
 """Settings in which the runs of a study may differ: what is compared, and what changes results in their last bits."""
 
 
@@ -272,7 +272,7 @@ def _check_settings(cells: Sequence[Cell], rows: Sequence[Row]) -> None:
 
 
 def _refuse_other(theirs: Recipe, cell: Cell, free: set[str]) -> None:
-    there, here = _flat(to_plain(theirs)), _flat(to_plain(cell.recipe))
+    there, here = flat(to_plain(theirs)), flat(to_plain(cell.recipe))
     for name in here:
         if not {name, name.split(".")[0]} & (_FREE | free) and there.get(name) != here[name]:
             if name == "model.source":
@@ -288,17 +288,10 @@ def _refuse_other(theirs: Recipe, cell: Cell, free: set[str]) -> None:
 
 def _refuse_other_loss(row: Row, cell: Cell) -> None:
     """Raise where the stored method has the same name with other settings: a default has changed since."""
-    there, here = _flat(row.settings["loss"]), _flat(cell.recipe.loss.build().settings())
+    there, here = flat(row.settings["loss"]), flat(cell.recipe.loss.build().settings())
     for name in there.keys() & here.keys() - {"ignore_index"}:
         if there[name] != here[name]:
             raise InputError(
                 f"the study in {cell.folder} has {row.method} with {name}={there[name]}, but it is now {here[name]}: "
                 f"write {name} out in --methods, or pass another --out"
             )
-
-
-def _flat(plain: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in plain.items():
-        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return found

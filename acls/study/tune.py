@@ -285,11 +285,11 @@ def _train(recipe: Recipe, folder: RunFolder, prunes: Callable[[dict[str, float]
         session, at = Session(recipe), Progressed()
         _clear_unless_of(recipe, folder)
         if folder.recipe.exists():
-            folder.check_splits(session.data.splits())
+            folder.check(recipe, session.data)
             if folder.resume.exists():
                 at = restore(session, load_state(folder.resume))
         else:
-            folder.start(recipe, session.data.splits())
+            folder.start(recipe, session.data)
         silent = Progress(epochs=recipe.epochs, steps=1, done=0, show=False)
         with interruptions() as interrupted:
             while at.epoch < recipe.epochs:

@@ -12,19 +12,27 @@ import shutil
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import acls
+from acls.data.parts import Data
 from acls.errors import InputError
+from acls.options import flat, to_plain
 from acls.recipes import Recipe, load_recipe, save_recipe
 from acls.storage import atomic_write, load_tensors, save_tensors, write_text
 
 _PACKAGES = ("torch", "numpy", "torchvision", "timm", "lightning-fabric", "safetensors", "scikit-learn")
+
+
+NEUTRAL = {"log", "data.root", "data.workers", "data.download", "save_every", "model.weights"}
+NEUTRAL |= {"accelerator", "devices", "nodes", "threads"}
+"""Settings that may change in a run under way: they change its results in their last bits at most."""
 
 
 class RunFolder:
@@ -47,11 +55,12 @@ class RunFolder:
     def figure(self, name: str) -> Path:
         return self.path / "figures" / f"{name}.png"
 
-    def start(self, recipe: Recipe, splits: dict[str, Tensor]) -> None:
+    def start(self, recipe: Recipe, data: Data) -> None:
         """Write what is known before training."""
         if self.recipe.exists():
             raise InputError(f"{self.path} holds a run already: continue it with --resume, or pass another --out")
-        save_tensors(self.splits, splits, {})
+        described = {"recipe": to_plain(recipe), "data": data.fingerprint()}
+        save_tensors(self.splits, data.splits(), {name: json.dumps(value) for name, value in described.items()})
         write_text(self.path / "environment.json", json.dumps(environment(), indent=2) + "\n")
         save_recipe(recipe, self.recipe)  # last: a folder with a recipe is a run
 
@@ -63,11 +72,25 @@ class RunFolder:
             return None
         return int(recorded)
 
-    def check_splits(self, splits: dict[str, Tensor]) -> None:
-        """Raise unless the data set still splits as it did when the run began."""
-        stored, _ = load_tensors(self.splits)
-        for part, numbers in splits.items():
-            if part not in stored or not torch.equal(stored[part], numbers):
+    def check(self, recipe: Recipe, data: Data) -> None:
+        """Raise unless recipe and data set are still those that the run began with, but for how long it trains.
+
+        Runs of 0.1.0 have no record of their recipe.
+        """
+        stored, meta = load_tensors(self.splits)
+        whole = replace(recipe, loss=recipe.loss.complete())
+        before, now = flat(json.loads(meta.get("recipe", "{}"))), flat(to_plain(whole))
+        for name, value in before.items():
+            if name in now and now[name] != value and name not in {*NEUTRAL, "epochs", "patience"}:
+                raise InputError(
+                    f"{self.recipe} was changed since the run began: {name} was {value}, is {now[name]}. Restore it, "
+                    "or start a new run"
+                )
+        hashes = data.fingerprint()
+        known = json.loads(meta.get("data", "{}"))
+        for part, numbers in data.splits().items():
+            same = part in stored and torch.equal(stored[part], numbers)
+            if not same or known.get(part, hashes[part]) != hashes[part]:
                 raise InputError(
                     f"the data set is not the one this run began with: its {part} part has other samples. "
                     "Restore the files, or start a new run"

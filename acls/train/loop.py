@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from torch import nn
 from acls import distributed
 from acls.data.parts import Part, batches
 from acls.errors import InputError
+from acls.locks import hold
 from acls.losses import Epoch
 from acls.metrics import Suite
 from acls.models.own import resolved
@@ -53,18 +55,21 @@ class Result:
     history: list[dict[str, float]]
 
 
-def fit(recipe: Recipe, out: str | Path | None = None, *, show: bool = True, given: Given | None = None) -> Result:
+def fit(
+    recipe: Recipe, out: str | Path | None = None, *, show: bool = True, given: Given | None = None, wait: bool = False
+) -> Result:
     """Train a recipe and write the run into a new folder, ``runs/RECIPE-LOSS-SEED`` where none is named."""
     recipe = replace(recipe, model=resolved(recipe.model, given.model if given else None))
     with own_generator(), own_threads(recipe.threads), disk_errors():
         session = Session(recipe, show=show, given=given)
         folder = RunFolder(Path(session.fabric.broadcast(str(out) if out is not None else str(new_folder(recipe)))))
-        if session.fabric.is_global_zero:
-            folder.start(replace(recipe, loss=recipe.loss.complete()), session.data.splits())
-        return _run(session, folder, Progressed(), show)
+        with _held(session, folder, wait):
+            if session.fabric.is_global_zero:
+                folder.start(replace(recipe, loss=recipe.loss.complete()), session.data)
+            return _run(session, folder, Progressed(), show)
 
 
-def resume(path: str | Path, *, show: bool = True, given: Given | None = None) -> Result:
+def resume(path: str | Path, *, show: bool = True, given: Given | None = None, wait: bool = False) -> Result:
     """Go on with a run that was broken off, where its last state was saved; a finished run only returns its result.
 
     It computes with the number of threads that the run began with, so that on a CPU, with the same number of processes,
@@ -73,15 +78,22 @@ def resume(path: str | Path, *, show: bool = True, given: Given | None = None) -
     folder, recipe = open_run(Path(path))
     with own_generator(), own_threads(folder.threads()), disk_errors():
         session = Session(recipe, show=show, given=given)
-        folder.check_splits(session.data.splits())
-        progressed = Progressed()
-        if folder.resume.exists():
-            try:
-                state = load_state(folder.resume)
-            except InputError as error:
-                raise InputError(f"{error}; start anew from the weights with --model.weights {folder.last}") from error
-            progressed = restore(session, state)
-        return _run(session, folder, progressed, show)
+        with _held(session, folder, wait):
+            folder.check(recipe, session.data)
+            progressed = Progressed()
+            if folder.resume.exists():
+                try:
+                    state = load_state(folder.resume)
+                except InputError as error:
+                    way = f"start anew from the weights with --model.weights {folder.last}"
+                    raise InputError(f"{error}; {way}") from error
+                progressed = restore(session, state)
+            return _run(session, folder, progressed, show)
+
+
+def _held(session: Session, folder: RunFolder, wait: bool) -> AbstractContextManager[None]:
+    """The lock on a run's folder, which the first process holds for all of the run's."""
+    return hold(folder.path / ".lock", wait=wait) if session.fabric.is_global_zero else nullcontext()
 
 
 def _run(session: Session, folder: RunFolder, at: Progressed, show: bool) -> Result:

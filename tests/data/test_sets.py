@@ -299,3 +299,82 @@ def test_any_label_may_be_void(tmp_path):
     assert (data.void, data.n_classes) == (11, 3)
     _, y, _ = data.train.__getitems__(Draw(torch.arange(len(data.train)), 0))
     assert set(y.unique().tolist()) == {0, 1, 2, 11}
+
+
+def test_imagenet_lies_as_it_is_unpacked(tmp_path):
+    """ILSVRC/Data/CLS-LOC with all validation images in one folder, sorted by any of the lists that there are."""
+    plain = load(DataOptions(name="imagenet", root=str(imagenet(tmp_path / "sorted")), memory=False, size=32))
+    base = imagenet(tmp_path / "flat" / "ILSVRC" / "Data" / "CLS-LOC")
+    names = []
+    for i, path in enumerate(sorted((base / "val").glob("*/*.png"), key=lambda path: path.name)):
+        names.append((f"ILSVRC2012_val_{i:08}", path.parent.name))
+        path.rename(base / "val" / f"{names[-1][0]}.png")
+    for wnid in ("n01", "n02"):
+        (base / "val" / wnid).rmdir()
+    root = tmp_path / "flat"
+    options = DataOptions(name="imagenet", root=str(root), memory=False, size=32)
+    with pytest.raises(InputError, match="holds no folder per class: expected"):
+        load(options)
+    table = "ImageId,PredictionString\n" + "".join(f"{name},{wnid} 1 2 3 4\n" for name, wnid in names)
+    lists = {
+        "LOC_val_solution.csv": table,
+        "imagenet_2012_validation_synset_labels.txt": "".join(f"{wnid}\n" for _, wnid in names),
+    }
+    for name, text in lists.items():
+        (root / name).write_text(text)
+        data = load(options)
+        for one, other in ((data.val, plain.val), (data.test, plain.test)):
+            labels = [int(part[i][1]) for part in (one, other) for i in range(len(one))]
+            assert labels[: len(one)] == labels[len(one) :]
+        (root / name).unlink()
+    devkit = root / "ILSVRC2012_devkit_t12" / "data"
+    devkit.mkdir(parents=True)
+    kind = [("ILSVRC2012_ID", "O"), ("WNID", "O")]
+    rows = np.array([(1, "n02"), (2, "n01")], dtype=kind)
+    pytest.importorskip("scipy.io").savemat(devkit / "meta.mat", {"synsets": rows})
+    truth = "".join(f"{1 if wnid == 'n02' else 2}\n" for _, wnid in names)
+    (devkit / "ILSVRC2012_validation_ground_truth.txt").write_text(truth)
+    for part, numbers in (("val", [3, 20]), ("test", [0, 1, 23])):
+        (base / f"{part}_ind.txt").write_text("".join(f"{number}\n" for number in numbers))
+    listed = load(options)
+    assert (listed.val.chosen.tolist(), listed.test.chosen.tolist()) == ([3, 20], [0, 1, 23])
+    assert [int(listed.val[i][1]) for i in range(2)] == [0, 1]
+
+
+def test_tiny_imagenet_is_found_from_the_folder_above_with_its_own_split(tmp_path):
+    tiny_imagenet(tmp_path / "tiny-imagenet-200")
+    (tmp_path / "tiny-imagenet-200" / "val_ind.txt").write_text("4\n1\n")
+    data = load(DataOptions(name="tiny_imagenet", root=str(tmp_path)))
+    assert data.val.chosen.tolist() == [1, 4]
+    assert not set(data.train.chosen.tolist()) & {1, 4}
+    (tmp_path / "tiny-imagenet-200" / "val_ind.txt").write_text("4000\n")
+    with pytest.raises(InputError, match="numbers of images, from 0 to 29"):
+        load(DataOptions(name="tiny_imagenet", root=str(tmp_path)))
+
+
+def test_a_list_may_pair_images_with_masks(tmp_path):
+    root = voc(tmp_path)
+    base = root / "VOCdevkit" / "VOC2012"
+    lines = [f"/JPEGImages/2007_{i}.jpg /SegmentationClass/2007_{i}.png" for i in range(4)]
+    (base / "ImageSets" / "Segmentation" / "trainaug.txt").write_text("\n".join(lines))
+    assert len(load(DataOptions(name="voc", root=str(root), train_list="trainaug", size=32)).train) == 4
+
+
+def test_a_hostile_zip_is_refused(tmp_path):
+    def packed(name, **members):
+        with zipfile.ZipFile(tmp_path / name, "w", zipfile.ZIP_DEFLATED) as archive:
+            for path, data in members.items():
+                archive.writestr(zipfile.ZipInfo(path) if isinstance(data, str) else path, data)
+        return Files(tmp_path / name, layout="images")
+
+    for path in ("../outside.png", "/etc/outside.png"):
+        with pytest.raises(InputError, match="a link or a path outside"):
+            packed("path.zip", **{path: b"x"}).names()
+    link = zipfile.ZipInfo("link.png")
+    link.external_attr = 0o120777 << 16
+    with zipfile.ZipFile(tmp_path / "link.zip", "w") as archive:
+        archive.writestr(link, "/etc/passwd")
+    with pytest.raises(InputError, match="a link or a path outside"):
+        Files(tmp_path / "link.zip", layout="images").names()
+    with pytest.raises(InputError, match="would unpack from"):
+        packed("bomb.zip", **{"bomb.png": bytes(2**25)}).read("bomb.png")

@@ -119,7 +119,7 @@ def test_a_changed_data_set_is_noticed(tmp_path):
     fit(digits(), tmp_path / "run", show=False)
     changed = digits(data=replace(digits().data, split_seed=2))
     save_recipe(changed, tmp_path / "run" / "recipe.yaml")
-    with pytest.raises(InputError, match="not the one this run began with: its train part"):
+    with pytest.raises(InputError, match=r"data\.split_seed was 1, is 2"):
         resume(tmp_path / "run", show=False)
 
 
@@ -218,3 +218,39 @@ def test_an_average_of_weights_keeps_batch_statistics_too(tmp_path, monkeypatch)
     fit(recipe, tmp_path / "whole", show=False)
     broken_and_resumed(recipe, tmp_path / "broken", monkeypatch, 3)
     assert_same_runs(tmp_path / "whole", tmp_path / "broken")
+
+
+@pytest.mark.parametrize(
+    ("change", "named"), [({"batch": 32}, "batch was 64, is 32"), ({"seed": 2}, "seed was 1, is 2")]
+)
+def test_an_edited_recipe_is_named_on_resume(change, named, tmp_path):
+    fit(digits(epochs=1), tmp_path / "run", show=False)
+    save_recipe(digits(epochs=1, **change), tmp_path / "run" / "recipe.yaml")
+    with pytest.raises(InputError, match=named):
+        resume(tmp_path / "run", show=False)
+
+
+def test_an_edited_loss_is_named_and_settings_that_change_nothing_are_not(tmp_path):
+    recipe = digits(epochs=1, loss=LossOptions(name="ACLS", fields={"margin": 4.0}))
+    fit(recipe, tmp_path / "run", show=False)
+    save_recipe(replace(recipe, epochs=2, save_every=3, log=()), tmp_path / "run" / "recipe.yaml")
+    assert len(resume(tmp_path / "run", show=False).history) == 2
+    edited = replace(recipe, loss=LossOptions(name="ACLS", fields={"margin": 5.0}))
+    save_recipe(edited, tmp_path / "run" / "recipe.yaml")
+    with pytest.raises(InputError, match=r"loss\.fields\.margin was 4\.0, is 5\.0"):
+        resume(tmp_path / "run", show=False)
+
+
+def test_a_run_in_use_is_refused_with_who_uses_it(tmp_path):
+    fit(digits(epochs=1), tmp_path / "run", show=False)
+    code = "import sys, time; from acls.locks import hold\n"
+    code += "with hold(sys.argv[1]): print('held', flush=True); time.sleep(60)"
+    other = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "run" / ".lock")], stdout=subprocess.PIPE)
+    try:
+        assert other.stdout.readline() == b"held\n"
+        for call in (lambda: resume(tmp_path / "run", show=False), lambda: fit(digits(), tmp_path / "run", show=False)):
+            with pytest.raises(InputError, match=f"in use by process {other.pid}"):
+                call()
+    finally:
+        other.kill()
+        other.wait()
