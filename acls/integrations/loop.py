@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from acls.errors import InputError
@@ -60,10 +59,10 @@ def epochs(
 
 
 class _Observing(LossHooks):
-    """Hands the loss each training step as soon as it was computed; what runs without gradients is none."""
+    """Hands the loss each training step as soon as it was computed; eval mode and no gradients mean none."""
 
     def _note(self, loss: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if torch.is_grad_enabled() and isinstance(output, Tensor) and output.requires_grad:
+        if loss.training and isinstance(output, Tensor) and output.requires_grad:
             super()._note(loss, args, kwargs, output)
             self.observe()
 

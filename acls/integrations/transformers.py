@@ -29,7 +29,7 @@ from acls.errors import InputError
 from acls.integrations import importing
 from acls.integrations.gather import KEEP, Gathered, check_file
 from acls.integrations.hooks import LossHooks, predictions_of
-from acls.losses import CE, Epoch, Loss
+from acls.losses import Epoch, Loss
 from acls.metrics.bins import BINS
 from acls.shapes import IGNORE_INDEX
 from acls.storage import load_tensors, save_tensors
@@ -82,19 +82,14 @@ class LossFunction:
         self.loss, self.layout = loss, layout
         self.index: Tensor | None = None
         """The numbers of the samples that the model is looking at, where the callback finds them in the batch."""
-        self.training = True
 
     def __call__(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """The loss, weighed by the share of the labels of an accumulated batch that are here."""
         logits, target = self.layout(outputs, labels)
         if next(self.loss.buffers(), logits).device != logits.device:
             self.loss.to(logits.device)
-        if self.training:
-            value: Tensor = self.loss(logits, target, index=self.index)
-        elif self.loss.needs_index:
-            value = CE(ignore_index=self.loss.ignore_index)(logits, target)
-        else:
-            value = self.loss(logits, target)
+        self.loss.train(torch.is_grad_enabled())  # the Trainer evaluates without gradients
+        value: Tensor = self.loss(logits, target, index=self.index)
         if num_items_in_batch is None:
             return value
         counted = labels[..., 1:] if self.layout.answers is not None else labels
@@ -104,8 +99,8 @@ class LossFunction:
 def compute_loss_func(loss: Loss, *, answers: Sequence[int] | None = None) -> LossFunction:
     """A loss of acls as ``Trainer(compute_loss_func=...)`` wants it.
 
-    With gradient accumulation it is the mean over all labels of the accumulated batches. The evaluation loss of a
-    method that remembers its training samples is plain cross-entropy, as it knows nothing of others.
+    With gradient accumulation it is the mean over all labels of the accumulated batches. In evaluation, what a method
+    remembers of its training samples drops out of the loss.
     """
     return LossFunction(loss, Layout(answers))
 
@@ -243,7 +238,6 @@ class CalibrationCallback(TrainerCallback):
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         assert self._loss is not None
         self._loss.index = kwargs.pop("index", None)
-        self._loss.training = model.training
         return args, kwargs
 
     def _now(self, args: Any, state: Any, model: Any, train_dataloader: Any, *, done: int) -> Epoch:

@@ -133,7 +133,10 @@ class Loss(Configured):
 
     @property
     def needs_index(self) -> bool:
-        """Whether ``index=``, the samples' numbers in the training set, must be passed."""
+        """Whether ``index=``, the samples' numbers in the training set, must be passed in training mode.
+
+        In eval mode what a method remembers of its training samples drops out of the loss, and no memory changes.
+        """
         return any(part.remembers_samples() for part in self.stack())
 
     def remembers_samples(self) -> bool:
@@ -181,9 +184,11 @@ class Loss(Configured):
                 f"{self!r} needs to know each sample's class, but the target {tuple(target.shape)} holds "
                 "soft labels: pass class ids, or train without CutMix and Mixup"
             )
-        if index is None and self.needs_index:
+        if index is None and self.needs_index and self.training:
             reason = next(part.index_reason for part in self.stack() if part.remembers_samples())
-            raise InputError(f"{reason}: pass index=, their numbers in the training set")
+            raise InputError(
+                f"{reason}: pass index=, their numbers in the training set; or call loss.eval() to evaluate"
+            )
         return at
 
     def _terms(self, at: Positions) -> dict[str, Tensor]:
@@ -245,6 +250,8 @@ class Regularized(Loss):
 
     def penalties(self, at: Positions) -> dict[str, Tensor]:
         parts = self.base.penalties(at)
+        if self.remembers_samples() and not self.training:  # it knows nothing of samples it was not trained on
+            return parts
         for name, value in self.penalty(at).items():
             # Two of a kind may be stacked: the outer one's terms are then numbered.
             taken = sum(other == name or other.startswith(f"{name}_") for other in parts)

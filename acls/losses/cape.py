@@ -94,6 +94,8 @@ class CaPE(Loss):
 
     def data_term(self, at: Positions, weight: Tensor | None) -> Tensor:
         label = F.one_hot(at.target, at.n_classes).to(at.logits.dtype)
+        if not self.training:
+            return F.cross_entropy(at.logits, label, weight=weight, reduction="none")
         check_prepared(self, "targets")
         if len(at.shape) == 1:
             target = self.targets[at.sample_numbers()].to(label)

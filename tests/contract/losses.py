@@ -52,6 +52,16 @@ def the_value_is_a_finite_scalar(make):
     assert gradient.isfinite().all()
 
 
+def eval_mode_needs_no_index_and_changes_no_memory(make):
+    loss, (z, y, index) = ready(make).eval(), inputs()
+    before = copy.deepcopy(loss.state_dict())
+    value, gradient = value_and_gradient(loss, z, y, None)
+    assert value.isfinite()
+    assert gradient.isfinite().all()
+    torch.testing.assert_close(loss(z, y, index), value)
+    assert all(torch.equal(kept, before[name]) for name, kept in loss.state_dict().items())
+
+
 def the_terms_add_up_to_the_loss(make):
     loss, (z, y, index) = ready(make), inputs()
     terms = loss.terms(z, y, index)
@@ -233,6 +243,7 @@ def the_gradient_is_the_papers_row(make):
 
 BATTERY = [
     the_value_is_a_finite_scalar,
+    eval_mode_needs_no_index_and_changes_no_memory,
     the_terms_add_up_to_the_loss,
     the_gradient_is_that_of_finite_differences,
     ignored_positions_count_for_nothing,
