@@ -75,6 +75,8 @@ class Calibrator(Configured):
     ignore_index: int = IGNORE_INDEX
     guard: bool = True
     """Keep the model as it is, and say so, where the fitted map raises the NLL of its own fitting data."""
+    stated: bool = False
+    """Fit to stated confidences, the two classes wrong and right: the confidence is that of right, not the larger."""
 
     def __post_init__(self) -> None:
         self._report: FitReport | None = None
@@ -102,7 +104,7 @@ class Calibrator(Configured):
     def fit(self, logits: Tensor | Batches, target: Tensor | None = None, *, group: Tensor | None = None) -> Self:
         """Learn from held-out logits and their labels, and return self.
 
-        Takes tensors, or an iterable of ``(logits, target)`` batches. ``group``, one number a sample, keeps samples
+        Takes tensors, or an iterable of ``(logits, target)`` batches. ``group``, one number per sample, keeps samples
         that belong together in one fold where a method chooses its strength by cross-validation; the positions of
         a dense map are kept together anyway.
         """
@@ -145,17 +147,36 @@ class Calibrator(Configured):
         tensors, meta = load_tensors(path)
         if meta.get("acls") != "calibrator":
             raise InputError(f"{path} holds no calibrator: it was not written by Calibrator.save")
-        calibrator = make_calibrator({"name": meta["class"], **json.loads(meta["fields"])})
+        try:
+            calibrator = make_calibrator({"name": meta["class"], **json.loads(meta["fields"])})
+            calibrator.load_state_dict(tensors)
+            if "report" in meta:
+                report = json.loads(meta["report"])
+                scores = {name: Score(**report[name]) for name in ("before", "after")}
+                calibrator._report = FitReport(**{**report, **scores, "warnings": tuple(report["warnings"])})
+            calibrator._check_learned()
+        except (KeyError, ValueError, TypeError, RuntimeError, IndexError) as error:
+            reason = " ".join(str(error).split())
+            raise InputError(f"{path} holds no calibrator that can be used ({reason}): fit it again") from error
         if not isinstance(calibrator, cls):
             raise InputError(f"{path} holds a {meta['class']}, not a {cls.__name__}: read it with Calibrator.load")
-        calibrator.load_state_dict(tensors)
-        if "report" in meta:
-            told = json.loads(meta["report"])
-            told["warnings"] = tuple(told["warnings"])
-            calibrator._report = FitReport(
-                **{**told, "before": Score(**told["before"]), "after": Score(**told["after"])}
-            )
         return calibrator
+
+    def _check_learned(self) -> None:
+        """Raise unless the learned values are numbers of the right shape that map logits to log-probabilities."""
+        classes = self._n_classes() or 3
+        blank = copy.deepcopy(self)
+        blank._reset(torch.zeros(2, classes))
+        for name in self.learned:
+            value = getattr(self, name)
+            if value.ndim != getattr(blank, name).ndim:
+                raise ValueError(f"{name} has shape {tuple(value.shape)}")
+            if bool(value.isnan().any()) or (name != "threshold" and bool(value.isinf().any())):
+                raise ValueError(f"{name} is not finite")
+            if name == "temperature" and not bool((value > 0).all()):
+                raise ValueError(f"expected a temperature above 0, got {float(value.min()):g}")
+        if self._n_classes() is not None and self.pointwise:
+            self(torch.zeros(2, classes))
 
     @abstractmethod
     def _fit(self, rows: Rows) -> Outcome:
@@ -202,9 +223,11 @@ class Calibrator(Configured):
     def _fit_and_report(self, rows: Rows, fit: Callable[[Rows], Outcome]) -> None:
         rows.first()  # raises where there is nothing
         outcome = fit(rows)
-        tally = outcome.before or tally_scores(rows, uncalibrated)
+        if self.stated:
+            outcome.before = outcome.after = None
+        tally = outcome.before or tally_scores(rows, uncalibrated, stated=self.stated)
         before = tally.score()
-        after = (outcome.after or tally_scores(rows, self._transform)).score()
+        after = (outcome.after or tally_scores(rows, self._transform, stated=self.stated)).score()
         warnings = [*outcome.warnings, *self._doubts(tally.counts)]
         if self.guard and not self._helps(before, after):
             warnings.append(

@@ -82,9 +82,9 @@ def _judge_pairs(calibrator: Calibrator, pairs: list[tuple[tuple[Tensor, Tensor]
         fitted = copy.deepcopy(calibrator).fit(*rest)
         at_boundary |= fitted.report.at_boundary
         held_out = Rows(*own, group=None, ignore_index=calibrator.ignore_index)
-        before = tally_scores(held_out, uncalibrated)
+        before = tally_scores(held_out, uncalibrated, stated=calibrator.stated)
         calibrated = Rows(fitted(own[0]), own[1], group=None, ignore_index=calibrator.ignore_index)
-        after = tally_scores(calibrated, lambda log_probs: log_probs)
+        after = tally_scores(calibrated, lambda log_probs: log_probs, stated=calibrator.stated)
         changes.append((after.score().nll - before.score().nll, after.score().ece - before.score().ece))
         whole_before = before if whole_before is None else whole_before + before
         whole_after = after if whole_after is None else whole_after + after

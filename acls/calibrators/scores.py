@@ -30,7 +30,7 @@ class ScoreTally:
         self._bins: Bins | None = None
 
     def add(self, nll: Tensor, confidence: Tensor, hit: Tensor, labels: Tensor) -> None:
-        """Add some rows: the NLL, the confidence and whether the top class is right, one of each a row."""
+        """Add some rows: the NLL, the confidence and whether the top class is right, one of each per row."""
         self.counts += labels.bincount(minlength=len(self.counts)).cpu()
         self._nll += float(nll.sum(dtype=torch.float64))
         part = Bins.sums(bin_of(confidence, BINS), BINS, confidence, hit)
@@ -61,12 +61,14 @@ def uncalibrated(logits: Tensor) -> Tensor:
     return logits.log_softmax(1)
 
 
-def tally_scores(rows: Iterable[tuple[Tensor, Tensor]], transform: Callable[[Tensor], Tensor]) -> ScoreTally:
-    """Measure log-probabilities ``transform(logits)`` chunk by chunk."""
+def tally_scores(
+    rows: Iterable[tuple[Tensor, Tensor]], transform: Callable[[Tensor], Tensor], *, stated: bool = False
+) -> ScoreTally:
+    """Measure log-probabilities ``transform(logits)`` chunk by chunk; ``stated``: class 1 is always predicted."""
     tally: ScoreTally | None = None
     for logits, labels in rows:
         log_probs = transform(logits)
-        top, predicted = log_probs.max(1)
+        top, predicted = (log_probs[:, 1], torch.ones_like(labels)) if stated else log_probs.max(1)
         tally = tally or ScoreTally(logits.shape[1])
         tally.add(-log_probs.gather(1, labels[:, None])[:, 0], top.exp(), predicted == labels, labels)
     if tally is None:

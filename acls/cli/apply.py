@@ -7,6 +7,7 @@ there. Of stated confidences, with --confidence and --correct, the calibrated co
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,12 @@ def run(args: argparse.Namespace) -> int:
     batches = open_batches(args.source, columns, ignore_index=args.ignore_index)
 
     check_out(args, args.out, "predictions", args.calibrator, *batches.files)
+    stated = "triples" in {p.kind for p in itertools.islice(batches, 1)}
+    if stated != calibrator.stated:
+        kinds = ("rows of scores", "stated confidences")
+        raise InputError(
+            f"{args.calibrator} was fitted to {kinds[calibrator.stated]}, but {args.source} holds {kinds[stated]}"
+        )
 
     def calibrated() -> Iterator[Predictions]:
         for batch in with_progress(batches, f"reading {args.source}", quiet=args.quiet or args.json):

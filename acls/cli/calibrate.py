@@ -9,13 +9,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from acls.cli.apply import check_pointwise
 from acls.cli.inputs import NAMES, add_columns, columns_of, with_progress
 from acls.cli.output import add_force, check_out
 from acls.errors import InputError
+from acls.options import number
 from acls.storage import finite
 
 if TYPE_CHECKING:
@@ -48,8 +49,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--test", metavar="TEST", help="other predictions of the same model, to show before and after")
     parser.add_argument("--out", metavar="FILE", help="save the recommended calibrator (.safetensors)")
     add_force(parser)
-    parser.add_argument("--folds", type=int, default=5, help="folds of the cross-validation")
-    parser.add_argument("--bootstrap", type=int, default=1000, metavar="N", help="resamples for intervals on TEST")
+    parser.add_argument("--folds", type=number(int, "[2, 1000]"), default=5, help="folds of the cross-validation")
+    parser.add_argument(
+        "--bootstrap", type=number(int, "[1, 1e6]"), default=1000, metavar="N", help="resamples for intervals on TEST"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object, with fractions, not percent")
     parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -70,8 +73,6 @@ def run(args: argparse.Namespace) -> int:
     calibrators = make_calibrators(args.method)
     for calibrator in calibrators:
         check_pointwise(calibrator)
-    if args.folds < 2 or args.bootstrap < 1:
-        raise InputError("--folds must be 2 or more, --bootstrap 1 or more")
     if args.out is not None and not args.out.endswith(".safetensors"):
         raise InputError(f"cannot write {args.out}: name a file that ends in .safetensors")
     if args.out is not None:
@@ -111,9 +112,11 @@ def _fitted(args: argparse.Namespace, calibrators: list[Calibrator]) -> list[_Ca
         told = f"{zeros:,} probabilities in {args.val} are 0, so they were rounded; each is taken for {ZERO:g}"
         print(f"acls calibrate: {told}", file=sys.stderr)
     candidates = []
+    target = val.target(args.ignore_index)
     for calibrator in calibrators:
-        judgement = judge(calibrator, logits, val.labels, folds=args.folds, group=val.image)
-        calibrator.fit(logits, val.labels, group=val.image)
+        calibrator.stated = val.scores is None
+        judgement = judge(calibrator, logits, target, folds=args.folds, group=val.image)
+        calibrator.fit(logits, target, group=val.image)
         candidates.append(_Candidate(written(calibrator), calibrator, judgement))
     return candidates
 
@@ -152,9 +155,7 @@ AS_IT_IS = "as it is"
 
 
 def _before_and_after(batch: Predictions, candidates: list[_Candidate]) -> list[tuple[str, Predictions]]:
-    logits = batch.logits()
-    after = [(one.name, replace(batch, scores=one.calibrator(logits), kind="log_probs")) for one in candidates]
-    return [(AS_IT_IS, batch), *after]
+    return [(AS_IT_IS, batch), *((one.name, batch.calibrated(one.calibrator)) for one in candidates)]
 
 
 def _judged_table(candidates: list[_Candidate]) -> Table:

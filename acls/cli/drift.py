@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from acls.cli.inputs import NAMES, add_columns, columns_of, with_progress
-from acls.errors import InputError
+from acls.options import number
 
 if TYPE_CHECKING:
     from acls.drift import Drift, Profile
@@ -37,10 +37,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "new", metavar="NEW_FILE", help="predictions on new data, under the same names; labels may be missing"
     )
-    parser.add_argument("--alpha", type=float, default=0.01, help="how often to let undrifted data raise an alarm")
-    parser.add_argument("--psi", type=float, default=0.1, help="stability index from which on a difference matters")
     parser.add_argument(
-        "--drop", type=float, default=0.02, help="fall of the predicted accuracy from which on it matters"
+        "--alpha", type=number(float, "(0, 1)"), default=0.01, help="how often to let undrifted data raise an alarm"
+    )
+    parser.add_argument(
+        "--psi", type=number(float, "[0, inf)"), default=0.1, help="stability index from which on a difference matters"
+    )
+    parser.add_argument(
+        "--drop",
+        type=number(float, "[0, 1]"),
+        default=0.02,
+        help="fall of the predicted accuracy from which on it matters",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -49,8 +56,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print what was found; 1 for an alarm."""
-    if not 0 < args.alpha < 1:
-        raise InputError(f"--alpha is {args.alpha}, but a probability between 0 and 1 is called for")
     from acls.drift import compare, profile
     from acls.predictions import open_batches
 

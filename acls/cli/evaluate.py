@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from acls.cli.engines import add_engine, engine_of
 from acls.cli.inputs import NAMES, add_columns, models_of, with_progress
 from acls.cli.output import say
-from acls.errors import InputError
+from acls.options import number
 
 if TYPE_CHECKING:
     from acls.evaluation import Evaluation, Worth
@@ -40,7 +40,7 @@ examples:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``acls evaluate``."""
     parser.add_argument("files", metavar="FILE", nargs="+", help=".npz, .safetensors, .parquet, .csv; a folder or glob")
-    parser.add_argument("--bins", type=int, default=15, help="bins of the calibration errors")
+    parser.add_argument("--bins", type=number(int, "[1, 100000]"), default=15, help="bins of the calibration errors")
     parser.add_argument(
         "--by", action="append", default=[], metavar="group|image|NAME",
         help="group, or a column's name: numbers for each group as well; image: resample whole images",
@@ -48,7 +48,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--protocol", metavar="NAME", help="numbers as a paper's code computes them; all: every convention side by side"
     )
-    parser.add_argument("--bootstrap", type=int, default=1000, metavar="N", help="resamples for intervals; 0 for none")
+    parser.add_argument(
+        "--bootstrap",
+        type=number(int, "[0, 1000000]"),
+        default=1000,
+        metavar="N",
+        help="resamples for intervals; 0 for none",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object, with fractions, not percent")
     parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -58,8 +64,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate every model and print what came out."""
-    if args.bins < 1 or args.bootstrap < 0:
-        raise InputError("--bins must be 1 or more, --bootstrap 0 or more")
     if args.protocol is not None:
         return _run_protocols(args)
     models = {title: _evaluated(args, path, columns) for title, path, columns in models_of(args)}

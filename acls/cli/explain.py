@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from acls.cli.output import add_force, check_out
 from acls.errors import InputError
+from acls.options import number
 
 if TYPE_CHECKING:
     from acls.losses import Loss
@@ -29,7 +30,9 @@ examples:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument("--logits", metavar="Z1,Z2,...", default="9,2,1,-3", help="the logits, separated by commas")
-    parser.add_argument("--label", type=int, default=0, metavar="Y", help="the true class, counted from 0")
+    parser.add_argument(
+        "--label", type=number(int, "[0, inf)"), default=0, metavar="Y", help="the true class, counted from 0"
+    )
     parser.add_argument("--methods", default="all", help='"paper", "all", or methods as in "CE, ACLS(margin=6)"')
     parser.add_argument("--figure", metavar="FILE", help="draw the paper's Figure 1 to a png, svg or pdf file instead")
     parser.add_argument("--json", action="store_true", help="print one JSON object, by method")
@@ -41,11 +44,11 @@ def run(args: argparse.Namespace) -> None:
     try:
         logits = [float(z) for z in args.logits.split(",")]
     except ValueError:
-        raise InputError(f"--logits {args.logits!r}: numbers separated by commas are called for") from None
+        raise InputError(f"--logits: expected numbers separated by commas, got {args.logits!r}") from None
     if len(logits) < 2 or not all(map(math.isfinite, logits)):
-        raise InputError(f"--logits {args.logits!r}: two finite numbers or more are called for, one a class")
+        raise InputError(f"--logits: expected at least two finite numbers, one per class, got {args.logits!r}")
     if not 0 <= args.label < len(logits):
-        raise InputError(f"--label {args.label}: {len(logits)} logits call for a class from 0 to {len(logits) - 1}")
+        raise InputError(f"--label: expected a class from 0 to {len(logits) - 1}, got {args.label}")
     if args.figure:
         check_out(args, args.figure, "figure")
         _draw(args, logits)

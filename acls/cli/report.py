@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from acls.cli.inputs import NAMES, add_columns, models_of
 from acls.cli.output import add_force, check_out
 from acls.errors import InputError
+from acls.options import number
 
 if TYPE_CHECKING:
     from acls.report.page import Subject, Unfinished
@@ -52,7 +53,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=FORMATS, default="png", help="of the figures")
     parser.add_argument("--table", choices=TABLES, help="also print the table")
     parser.add_argument("--images", metavar="DIR|FILE", help="pictures of the rows: a folder, .npy or .npz, in order")
-    parser.add_argument("--bootstrap", type=int, default=1000, metavar="N", help="resamples for intervals; 0 for none")
+    parser.add_argument(
+        "--bootstrap",
+        type=number(int, "[0, 1000000]"),
+        default=1000,
+        metavar="N",
+        help="resamples for intervals; 0 for none",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object: the verdict, and what was written")
     parser.add_argument("--quiet", action="store_true", help="print no verdict")
     add_columns(parser, several=True)
@@ -60,8 +67,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, write, and say where it is."""
-    if args.bootstrap < 0:
-        raise InputError(f"--bootstrap is {args.bootstrap}, but 0 or more is called for")
     from acls.report.page import rank_subjects, results, write
     from acls.report.page.words import verdict
     from acls.report.results import marks_of, signs

@@ -16,7 +16,7 @@ from pathlib import Path
 from acls.cli.output import add_output, say
 from acls.cli.settings import add_settings, full_path, settings_of
 from acls.errors import InputError, suggest
-from acls.options import leaves
+from acls.options import leaves, number
 from acls.recipes import Recipe
 
 NAMES = ("table1", "table2", "table3", "table4", "table5", "table6", "tableA", "tableB",
@@ -40,11 +40,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data", action="append", default=[], metavar="NAME=PATH", help="where a data set is; repeatable"
     )
-    parser.add_argument("--seeds", type=int, default=3, help="runs of each method")
+    parser.add_argument("--seeds", type=number(int, "[1, 1000]"), default=3, help="runs of each method")
     parser.add_argument("--out", default="reproduced", metavar="DIR", help="folder of the runs, tables and figures")
     parser.add_argument("--engine", default="local", help="local, or ray for a cluster")
     parser.add_argument("--address", help="of the Ray cluster")
-    parser.add_argument("--workers", type=int, help="runs at a time; by default one a core")
+    parser.add_argument("--workers", type=number(int, "[1, 100000]"), help="runs at a time; by default one a core")
     parser.add_argument("--wait", action="store_true", help="wait where another process is at the same study")
     add_output(parser, quiet="no progress bar, no tables")
     fixed = ("seed", "data.name", "data.root", "model.name")

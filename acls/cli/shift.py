@@ -17,7 +17,7 @@ from acls.cli.settings import add_settings, settings_of
 from acls.data import DataOptions
 from acls.errors import InputError
 from acls.models import ModelOptions
-from acls.options import leaves, override
+from acls.options import leaves, number, override
 
 if TYPE_CHECKING:
     from acls.report.tables import Table
@@ -39,8 +39,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--corruptions", default="all", metavar="NAMES", help="comma-separated, or all")
     parser.add_argument("--severity", default="1-5", metavar="RANGE", help="such as 3, 1-5 or 1,3,5")
-    parser.add_argument("--limit", type=int, metavar="N", help="only so many test images, drawn at random")
-    parser.add_argument("--seed", type=int, default=0, help="of the corruptions and the draw")
+    parser.add_argument(
+        "--limit", type=number(int, "[1, inf)"), metavar="N", help="only so many test images, drawn at random"
+    )
+    parser.add_argument("--seed", type=number(int, "[0, 9e18]"), default=0, help="of the corruptions and the draw")
     parser.add_argument("--figure", metavar="FILE", help="draw ECE over severity: .png, .svg or .pdf")
     add_force(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object, with fractions, not percent")
@@ -54,8 +56,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure, and print the table."""
     severities = _severities(args.severity)
-    if args.limit is not None and args.limit < 1:
-        raise InputError(f"--limit is {args.limit}, but at least 1 is called for")
     from acls.data.corruptions import CORRUPTIONS
     from acls.shift import is_network, of_model
     from acls.train import open_run
@@ -106,7 +106,7 @@ def _severities(text: str) -> list[int]:
     except ValueError:
         found = []
     if not found or not set(found) <= set(range(1, 6)):
-        raise InputError(f"--severity is {text!r}, but levels from 1 to 5 are called for, as in 3, 1-5 or 1,3,5")
+        raise InputError(f"--severity: expected levels from 1 to 5, as in 3, 1-5 or 1,3,5, got {text!r}")
     return sorted(set(found))
 
 

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from acls.cli.engines import add_engine, engine_of
 from acls.cli.settings import add_settings, apply, settings_of
-from acls.errors import InputError
-from acls.options import leaves
+from acls.options import leaves, number
 from acls.recipes import Recipe, find
 
 if TYPE_CHECKING:
@@ -37,9 +36,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", metavar="RECIPE", help="a recipe: `acls recipes` lists them")
     parser.add_argument("--space", required=True, help="fields of the loss, or dotted settings, and their values")
     parser.add_argument("--sampler", choices=("grid", "tpe"), default="grid", help="all points, or those that promise")
-    parser.add_argument("--trials", type=int, default=20, metavar="N", help="trials of tpe")
+    parser.add_argument("--trials", type=number(int, "[1, 1000000]"), default=20, metavar="N", help="trials of tpe")
     parser.add_argument(
-        "--accuracy-floor", type=float, metavar="A",
+        "--accuracy-floor", type=number(float, "[0, 1]"), metavar="A",
         help="least validation accuracy, as a fraction (default: 0.01 below the best trial's)",
     )  # fmt: skip
     parser.add_argument("--storage", metavar="URL", help="database of the trials (default: tune.sqlite in --out)")
@@ -54,10 +53,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Search, print the trials and the front, and draw it; 1 where no trial finished."""
-    if args.trials < 1:
-        raise InputError(f"--trials is {args.trials}, but at least 1 is called for")
-    if args.accuracy_floor is not None and not 0 <= args.accuracy_floor <= 1:
-        raise InputError(f"--accuracy-floor is {args.accuracy_floor:g}, but a fraction from 0 to 1 is called for")
     from acls.study.space import parse_space
     from acls.study.tune import Search, tune
 

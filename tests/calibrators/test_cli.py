@@ -66,10 +66,10 @@ def test_a_calibrated_model_is_kept(tmp_path, capsys):
     ("options", "reason"),
     [
         (["--method", "temprature"], "did you mean 'Temperature'?"),
-        (["--method", "vector,,"], "names no calibrators: write them as in temperature"),
+        (["--method", "vector,,"], "expected a calibrator, or several separated by commas"),
         (["--method", "vector(spice=logits)"], "Vector has no field 'spice'"),
         (["--method", "vector(space=log)"], "space='log' is not among"),
-        (["--folds", "1"], "--folds must be 2 or more"),
+        (["--folds", "1"], "--folds: expected a whole number in [2, 1000]"),
         (["--out", "c.pt"], "ends in .safetensors"),
     ],
 )

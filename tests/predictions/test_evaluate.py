@@ -400,7 +400,7 @@ def test_missing_groups_and_wrong_options_are_bad_input(tmp_path, evaluate):
     make(30, 4).save(tmp_path / "p.npz")
     assert "name its column, as in --group" in evaluate(tmp_path / "p.npz", "--by", "group", code=2).err
     assert "name its column, as in --image" in evaluate(tmp_path / "p.npz", "--by", "image", code=2).err
-    assert "--bins must be 1 or more" in evaluate(tmp_path / "p.npz", "--bins", 0, code=2).err
+    assert "--bins: expected a whole number in [1, 100000]" in evaluate(tmp_path / "p.npz", "--bins", 0, code=2).err
     twice = ["--logits", "logits", "--logits", "logits", "--logits", "logits"]
     assert "3 names of scores for 2 files" in evaluate(tmp_path / "p.npz", tmp_path / "p.npz", *twice, code=2).err
 

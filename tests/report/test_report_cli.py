@@ -84,7 +84,7 @@ def test_names_of_scores_in_one_file_are_several_networks(tmp_path, capsys):
     ("words", "sentence"),
     [
         (["absent.npz"], "absent.npz"),
-        (["x.npz", "--bootstrap", "-1"], "--bootstrap is -1"),
+        (["x.npz", "--bootstrap", "-1"], "--bootstrap: expected a whole number"),
     ],
 )
 def test_bad_input_is_a_sentence_and_exit_code_2(words, sentence, capsys):

@@ -124,7 +124,7 @@ def test_verdicts():
         (["--corruptions", "nois"], "did you mean 'noise'"),
         (["--severity", "0-3"], "levels from 1 to 5"),
         (["--severity", "high"], "levels from 1 to 5"),
-        (["--limit", "0"], "--limit is 0"),
+        (["--limit", "0"], "--limit: expected a whole number"),
         (["--figure", "shift.jpgg"], "ends in .png, .svg, .pdf"),
         (["--model.pretrained"], "a run has its own network"),
     ],
