@@ -1,7 +1,7 @@
 """ImageNet (ILSVRC 2012); the official validation images give both validation and test.
 
 10 images of each class validate, 40 test, as Liu et al. (CALS, CVPR 2023) do; with their lists ``val_ind.txt`` and
-``test_ind.txt`` beside ``train/``, the very same ones.
+``test_ind.txt`` beside ``train/``, the very same ones. The ACLS paper's own split is not known: see the errata.
 """
 
 from __future__ import annotations

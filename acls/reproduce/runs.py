@@ -2,37 +2,48 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from acls.calibrators import Calibrator, Temperature
 from acls.errors import InputError
 from acls.losses import ACLS
+from acls.metrics.batch import Batch
 from acls.metrics.intervals import REPLICATES
+from acls.metrics.protocols import Protocol
 from acls.options import override
 from acls.predictions import Predictions
 from acls.recipes import Recipe, find
 from acls.reproduce.experiments import EMBEDDED, SMALL, Line
 from acls.spec import Spec
+from acls.storage import finite, write_text
 from acls.study.engine import Engine
 from acls.study.methods import method_of
 from acls.study.progress import Progress
 from acls.study.ranking import Resampled, resample
 from acls.study.resamples import resampled
 from acls.study.runs import (
+    NONE,
     Cell,
     Failed,
+    calibrator_file,
     calibrator_name,
     chosen,
     evaluated,
+    file_name,
     numbers,
+    outputs,
     plan,
     run_study,
 )
-from acls.study.store import Row, Store
+from acls.study.store import Number, Row, Store
 from acls.train import RunFolder
+from acls.train.evaluate import open_weights
+from acls.train.guards import own_generator
 
 SCALES = ("mini", "paper")
 
@@ -49,9 +60,11 @@ class Setup:
     seeds: tuple[int, ...] = (1, 2, 3)
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Dotted settings of all recipes."""
+    form: str | None = None
+    """A form of ACLS beside those of every table."""
     show: bool = True
     wait: bool = False
-    """Wait where another process is at the same study, instead of refusing."""
+    """Wait while another process runs the same study, instead of refusing."""
 
     def recipe(self, paper: str) -> Recipe | None:
         """The recipe that stands for one of the paper's; None where it has no sibling of that size."""
@@ -81,11 +94,38 @@ class Study:
         return run_study(self._cells, self.setup.engine, wait=self.setup.wait, progress=progress)
 
     def rows(self, label: str, split: str = "test") -> list[Row]:
-        """The rows of a line, a seed each."""
-        line = self.lines[label]
-        key = method_of(self.recipe, self._spec(line)).name, calibrator_name(line.posthoc)
-        found = [row for row in chosen(self._cells, Store(self._folder).rows()) if (row.method, row.posthoc) == key]
+        """The rows of a line, one per seed."""
+        line, method = self.lines[label], self.method(label)
+        stored = chosen(self._cells, Store(self._folder).rows())
+        found = [row for row in stored if f"{row.method} {row.posthoc}" == method]
         return found if split == "test" else [self._remeasured(row, line, split) for row in found]
+
+    def method(self, label: str) -> str:
+        """The method and calibrator of a line, as they are stored."""
+        line = self.lines[label]
+        return f"{method_of(self.recipe, self._spec(line)).name} {calibrator_name(line.posthoc)}"
+
+    def by_protocol(self, row: Row, protocol: Protocol) -> dict[str, float]:
+        """The numbers of a row's test part as a protocol computes them; of label maps, all labelled pixels."""
+        file = self.folder(row).path / f"{protocol.name}-{protocol.bins}-{file_name(row.posthoc)}.json"
+        if not file.is_file():
+            predictions = outputs(self._folder, row)
+            if predictions.image is None or row.posthoc != NONE:
+                assert predictions.scores is not None
+                assert predictions.kind != "triples"
+                found = protocol.measure(
+                    predictions.scores, predictions.labels, kind=predictions.kind, image=predictions.image
+                )
+            else:
+                found = _measure_maps(self.folder(row).path, protocol)
+            write_text(file, json.dumps(finite(found)))
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+
+    def temperature(self, row: Row) -> float:
+        """The temperature behind a row after temperature scaling."""
+        calibrator = Calibrator.load(calibrator_file(self.folder(row), row.posthoc))
+        assert isinstance(calibrator, Temperature)
+        return float(calibrator.temperature)
 
     def folder(self, row: Row) -> RunFolder:
         """Where the run behind a row is."""
@@ -129,6 +169,46 @@ class Study:
             return line.method
         margin = self.recipe.loss.protocol.get("margin", ACLS.margin)
         return Spec(line.method.name, {**line.method.fields, line.margin_field: margin})
+
+
+# -- the numbers of a row: the one place that knows how the store keeps them -----------------------------------------
+
+
+def value_of(row: Row, name: str) -> float | None:
+    """A metric's value, or None."""
+    return row.metrics[name]["value"] if name in row.metrics else None
+
+
+def values_of(rows: Iterable[Row], name: str) -> list[float]:
+    """A metric of the rows that have it."""
+    return [value for row in rows if (value := value_of(row, name)) is not None]
+
+
+def interval_of(row: Row, name: str = "ece") -> tuple[float, float] | None:
+    """The interval of a metric that the test samples give."""
+    found = row.metrics.get(name)
+    return None if found is None or found["low"] is None or found["high"] is None else (found["low"], found["high"])
+
+
+def floor_of(row: Row) -> float:
+    """What noise alone makes of the ECE."""
+    return row.metrics["ece"]["floor"] or 0.0 if "ece" in row.metrics else 0.0
+
+
+def with_values(row: Row, **values: float) -> Row:
+    """The row with other values, of which no interval is known."""
+    unknown = Number(value=None, low=None, high=None, floor=None, floor_high=None)
+    new: dict[str, Number] = {name: {**unknown, "value": value} for name, value in values.items()}
+    return replace(row, metrics={**row.metrics, **new})
+
+
+def _measure_maps(run: Path, protocol: Protocol) -> dict[str, float]:
+    with own_generator():
+        session, _ = open_weights(run)
+        meter = protocol.meter()
+        for logits, target, _ in session.outputs(session.data.test):
+            meter.add(Batch.of(logits, target, kind="logits", ignore_index=session.data.void))
+        return meter.result()
 
 
 def studies(setup: Setup, papers: Iterable[str], lines: Mapping[str, Line]) -> dict[str, Study]:

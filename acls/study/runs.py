@@ -167,7 +167,7 @@ def outputs(folder: str | Path, row: Row) -> Predictions:
     predictions = Predictions.load(run.predictions("test"))
     if row.posthoc == NONE:
         return predictions
-    return _calibrated(Calibrator.load(_calibrator_file(run, row.posthoc)), predictions)
+    return _calibrated(Calibrator.load(calibrator_file(run, row.posthoc)), predictions)
 
 
 def evaluated(predictions: Predictions) -> Evaluation:
@@ -227,7 +227,7 @@ def _measured(cell: Cell, calibrator: Calibrator | None) -> Row:
         val = Predictions.load(folder.predictions("val"))
         assert val.scores is not None
         calibrator = copy.deepcopy(calibrator).fit(val.scores, val.labels, group=val.image)
-        calibrator.save(_calibrator_file(folder, blank.posthoc))
+        calibrator.save(calibrator_file(folder, blank.posthoc))
         test = _calibrated(calibrator, test)
     worth = evaluated(test).worth(REPLICATES)
     metrics = numbers(worth)
@@ -246,7 +246,8 @@ def _calibrated(calibrator: Calibrator, predictions: Predictions) -> Predictions
     return replace(predictions, scores=calibrator(predictions.scores), kind="log_probs")
 
 
-def _calibrator_file(folder: RunFolder, name: str) -> Path:
+def calibrator_file(folder: RunFolder, name: str) -> Path:
+    """Where a run keeps the fitted calibrator of that name."""
     return folder.path / "calibrators" / f"{file_name(name)}.safetensors"
 
 

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from acls.losses import ACLS, CPC, CRL, MDCA, MMCE, Focal, MbLS, effective_label
+from acls.recipes import find
+from acls.reproduce.published import TABLE_3, TABLE_5
 from tests.contract.losses import inputs, value_and_gradient
 from tests.losses.test_golden import _crl, golden_labels, golden_logits
 
@@ -224,9 +226,60 @@ def test_weighted_mmce_divides_twice_by_the_number_of_pairs():
 
 
 def test_the_released_acls_at_the_papers_lambdas_smooths_by_other_amounts():
-    """Twice the printed amount at the predicted class, 2/(K - 1) times it at the others."""
-    z = torch.tensor([[12.0, 3.0, 1.0, 0.0]], dtype=torch.float64)  # the smallest logit 0, where both measure alike
+    """2 (z_ŷ - M)/(z_ŷ - min z - M) times the printed amount at ŷ, so twice only at min z = 0; 2/(K - 1) elsewhere."""
     y = torch.tensor([0])
-    released = regulariser_gradient(ACLS(form="released", margin=6.0), z, y)
-    printed = regulariser_gradient(ACLS(form="printed-gradient", margin=6.0), z, y)
-    torch.testing.assert_close(released[0] / printed[0], torch.tensor([2, 2 / 3, 2 / 3, 2 / 3]).double())
+    for lowest in (0.0, -3.0):
+        z = torch.tensor([[12.0, 3.0, 1.0, lowest]], dtype=torch.float64)
+        released = regulariser_gradient(ACLS(form="released", margin=6.0), z, y)
+        printed = regulariser_gradient(ACLS(form="printed-gradient", margin=6.0), z, y)
+        at_predicted = 2 * (12 - 6) / (12 - lowest - 6)
+        torch.testing.assert_close(released[0] / printed[0], torch.tensor([at_predicted, 2 / 3, 2 / 3, 2 / 3]).double())
+    assert at_predicted == pytest.approx(4 / 3)
+
+
+@pytest.mark.parametrize("k", [10, 200])
+def test_the_printed_sum_over_classes_is_k_minus_1_times_the_mean(k):
+    z, y = golden_logits(5, k, 1), golden_labels(golden_logits(5, k, 1), 1)
+    summed, averaged = (ACLS(form=form, margin=6.0).terms(z, y)["others"] for form in ("printed-loss", "paper"))
+    torch.testing.assert_close(summed, (k - 1) * averaged)
+
+
+def test_mdca_is_a_mean_over_classes_and_its_sign_is_not_that_of_an_absolute_value():
+    """Supplement Eqs. 9 and 10: the sum over classes lacks 1/K, and sgn(|x|) = 1 gives a gradient of 0."""
+    z, y, _ = inputs(scale=2.0)
+    p, q = z.softmax(1), F.one_hot(y, 5).double()
+    gap = p.mean(0) - q.mean(0)
+    torch.testing.assert_close(MDCA().terms(z, y)["mdca"], gap.abs().sum() / 5)
+    gradient = regulariser_gradient(MDCA(), z, y)
+
+    def by_signs(a):
+        return p * (a - (a * p).sum(1, keepdim=True)) / 5
+
+    torch.testing.assert_close(gradient, by_signs(gap.sign()))
+    assert by_signs(gap.abs().sign()).abs().max() < 1e-12 < gradient.abs().max()
+
+
+def test_the_printed_tables_do_not_show_what_is_said_of_them():
+    cifar, cifar_101 = (TABLE_3[f"cifar10_resnet{depth}"] for depth in (50, 101))
+    assert cifar["MbLS"].ece - cifar["ACLS"].ece == pytest.approx(0.04)
+    assert cifar_101["MbLS"].ece - cifar_101["ACLS"].ece == pytest.approx(0.02)
+    assert cifar_101["MbLS"].aece == cifar_101["ACLS"].aece == 3.25
+    ablation = TABLE_5["tiny_imagenet_resnet101"]
+    assert ablation["MDCA"].ece > ablation["LS"].ece
+    assert ablation["ACLS, AR only"].aece < ablation["ACLS"].aece
+    tiny, imagenet = TABLE_3["tiny_imagenet_resnet50"], TABLE_3["imagenet_resnet50"]
+    assert sorted(tiny, key=lambda name: tiny[name].ece)[:3] == ["ACLS", "CE + TS", "MbLS"]
+    assert sorted(imagenet, key=lambda name: imagenet[name].aece)[:3] == ["ACLS", "FL", "FLSD"]
+
+
+def test_the_recipes_clip_as_the_released_code_does():
+    assert all(find(name).clip == 2.0 for name in TABLE_3)
+
+
+def test_on_balanced_classes_accuracy_is_the_mean_over_classes():
+    """So 40,000 images with an accuracy of 75.65 % and a class mean of 75.36 % are not 40 of each of 1,000 classes."""
+    right = np.random.default_rng(0).uniform(size=(1000, 40)) < 0.75
+    assert right.mean() == pytest.approx(right.mean(1).mean(), abs=1e-12)
+    counts = np.random.default_rng(1).integers(20, 61, 1000)
+    uneven = [right[k, : min(n, 40)] for k, n in enumerate(counts)]
+    assert abs(np.concatenate(uneven).mean() - np.mean([one.mean() for one in uneven])) > 1e-6

@@ -8,11 +8,16 @@ import pytest
 from acls.cli import main
 from acls.cli.reproduce import NAMES, _roots
 from acls.cli.settings import apply
-from acls.recipes import find
+from acls.metrics.batch import Batch
+from acls.metrics.protocols import protocol
+from acls.recipes import LossOptions, find
 from acls.reproduce import TARGETS
-from acls.reproduce.claims import Claim
-from acls.reproduce.experiments import EXPERIMENTS
+from acls.reproduce.experiments import EXPERIMENTS, lines_of
+from acls.reproduce.targets import altered
 from acls.study.store import Store
+from acls.train import fit
+from acls.train.evaluate import open_weights
+from tests.train.quick import digits
 
 TINY = ["--seeds", "1", "--epochs", "1", "--limit-batches", "2", "--quiet"]
 
@@ -45,28 +50,32 @@ def test_tables_share_their_runs_and_say_what_stands_in(tmp_path, capsys):
     assert main(["reproduce", "figure3", *words]) == 0
     assert {row.key: row.seconds for row in Store(tmp_path / "studies" / "digits_cnn").rows()} == before
     out = capsys.readouterr().out
-    assert "digits_cnn stands in for data that is not at hand" in out
-    assert "| ACLS, margin | - | 1.05 | 1.03 |" in out
-    assert out.count("cannot be told at this n") + out.count("reproduced |") == 4
+    assert "digits_cnn stands in for data that is not at hand" in " ".join(out.split())
+    assert "ACLS, margin (authors' code)            -  1.05  1.03" in out  # an aligned table, not Markdown
+    assert "| ACLS, margin (Eq. 13) | - | 1.05 | 1.03 |" in (tmp_path / "table6.md").read_text()
+    assert "digits_cnn: small_cnn, 1 epochs, batches of 64, 2 seeds" in out
     assert (tmp_path / "figure3-digits_cnn.svg").is_file()
     summary = (tmp_path / "summary.md").read_text()
-    assert "Of 4 claims" in summary
+    assert "Of 10 distinct claims" in summary  # four pairs by ECE and AECE, two shares of inactive samples
+    assert "These verdicts hold for: digits_cnn" in summary
     assert "[figure3](figure3.md)" in summary
-    assert "| digits_cnn | 8 |" in summary  # four methods, two seeds; nothing was trained again
+    assert "| digits_cnn | 12 |" in summary  # six methods, two seeds; nothing was trained again
 
 
 def test_what_stands_in_for_two_data_sets_is_judged_once(tmp_path, monkeypatch):
     whole = EXPERIMENTS["table3"]
-    printed = {paper: {label: rows[label] for label in ("CE", "ACLS")} for paper, rows in whole.printed.items()}
-    lines, claims = {label: whole.lines[label] for label in ("CE", "ACLS")}, (Claim("ACLS", "CE"),)
-    monkeypatch.setitem(EXPERIMENTS, "table3", replace(whole, lines=lines, printed=printed, claims=claims))
-    assert main(["reproduce", "table3", "--out", str(tmp_path), *TINY]) == 0
+    printed = {paper: {row: rows[row] for row in ("CE", "ACLS")} for paper, rows in whole.printed.items()}
+    small = replace(whole, lines=lines_of(("CE", "ACLS")), printed=printed, pairs=(("ACLS", "CE"),))
+    monkeypatch.setitem(EXPERIMENTS, "table3", small)
+    monkeypatch.setitem(EXPERIMENTS, "table1", replace(small, title="Table 1: again"))
+    assert main(["reproduce", "table3", "table1", "--loss.form", "centred", "--out", str(tmp_path), *TINY]) == 0
     text = (tmp_path / "table3.md").read_text()
-    assert "## digits_cnn (in the paper: cifar10_resnet50)" in text
-    second = text.partition("## digits_cnn (in the paper: tiny_imagenet_resnet50)")[2]
+    assert "| ACLS (centred) | 95.40 |" in text
+    assert "(in the paper: cifar10_resnet50)" in text
+    second = text.partition("(in the paper: tiny_imagenet_resnet50)")[2]
     assert "the networks of cifar10_resnet50 above once more" in second
     assert text.count("ACLS has a lower ECE than CE") == 1
-    assert "Of 1 claims" in (tmp_path / "summary.md").read_text()
+    assert "Of 3 distinct claims" in (tmp_path / "summary.md").read_text()  # ECE, AECE, accuracy; Table 1 adds none
 
 
 def test_another_process_at_the_study_is_waited_for_or_named(tmp_path, capsys):
@@ -95,6 +104,7 @@ def test_data_are_named_as_a_comparison_names_them_so_that_runs_are_shared(tmp_p
         (["table3", "--data", "cifr10=."], "did you mean 'cifar10'"),
         (["table3", "--data", "cifar10=nowhere.zip"], "there is no nowhere.zip"),
         (["table3", "--seeds", "0"], "1 or more"),
+        (["table3", "--loss.form", "papr"], "did you mean 'paper'"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(words, told, capsys, tmp_path):
@@ -110,3 +120,44 @@ def test_the_whole_paper_runs_through(tmp_path):
     table3 = (tmp_path / "table3.md").read_text()
     assert "Left out, as they have no sibling of this size: cifar10_resnet101" in table3
     assert "synthetic_unet" in (tmp_path / "table4.md").read_text()
+
+
+def test_table_2_has_the_papers_seven_rows_as_printed_and_as_they_are(tmp_path):
+    assert main(["reproduce", "table2", "--out", str(tmp_path), "--quiet"]) == 0
+    lines = (tmp_path / "table2.md").read_text().splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
+    methods = ["LabelSmoothing", "FLSD", "CPC", "MDCA", "MbLS", "CRL", "ACLS"]
+    for kind in ("printed", "right"):
+        assert [cell[0] for cell in cells if cell[2] == kind] == methods
+    printed, right = (next(cell for cell in cells if cell[:3] == ["MbLS", "CR", kind]) for kind in ("printed", "right"))
+    assert printed[5] == "0"  # C at the predicted class, which the loss does not have
+    assert right[5] != "0"
+
+
+def test_table_4_is_judged_as_the_paper_measures_and_pooled_beside(tmp_path, monkeypatch):
+    whole = EXPERIMENTS["table4"]
+    printed = {paper: {row: rows[row] for row in ("CE", "ACLS")} for paper, rows in whole.printed.items()}
+    small = replace(whole, lines=lines_of(("CE", "ACLS")), printed=printed, pairs=(("ACLS", "CE"),))
+    monkeypatch.setitem(EXPERIMENTS, "table4", small)
+    assert main(["reproduce", "table4", "--out", str(tmp_path), *TINY]) == 0
+    text = (tmp_path / "table4.md").read_text()
+    assert "by the protocol mbls-segmentation" in text
+    row = next(line for line in text.splitlines() if line.startswith("| CE |")).split("|")
+    study = tmp_path / "studies" / "synthetic_unet"
+    (stored,) = [row for row in Store(study).rows() if row.method == "CE"]
+    session, _ = open_weights(study / stored.run)
+    meter, pool = protocol("mbls-segmentation").meter(), protocol("pooled").meter()
+    for logits, target, _ in session.outputs(session.data.test):
+        meter.add(Batch.of(logits, target, kind="logits", ignore_index=session.data.void))
+        pool.add(Batch.of(logits, target, kind="logits", ignore_index=session.data.void))
+    assert float(row[6]) == pytest.approx(100 * meter.result()["ece"], abs=0.006)
+    assert float(row[12]) == pytest.approx(100 * pool.result()["ece"], abs=1.0)  # of sampled pixels
+    assert float(row[5]) == pytest.approx(100 * stored.metrics["miou_foreground"]["value"], abs=0.006)
+
+
+def test_the_share_of_altered_predictions_is_that_of_the_step_itself(tmp_path):
+    recipe = digits(epochs=2, loss=LossOptions("ACLS", fields={"margin": 0.0, "lambda1": 5.0, "lambda2": 5.0}))
+    strong = fit(recipe, tmp_path / "strong", show=False).folder
+    idle = fit(replace(recipe, loss=LossOptions("ACLS", fields={"margin": 50.0})), tmp_path / "idle", show=False).folder
+    assert altered(strong) > 0.01
+    assert altered(idle) == 0.0  # no gap is as wide: both steps are the same

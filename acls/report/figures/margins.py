@@ -35,6 +35,8 @@ def prepare(
     """Compute the lines from ``{method: {margin: [value of each seed]}}``; ``levels`` are drawn as straight lines."""
     lines = {}
     for name, tried in methods.items():
+        if not tried:
+            continue
         at = sorted(tried)
         mean = [statistics.fmean(tried[x]) for x in at]
         deviation = [statistics.stdev(tried[x]) if len(tried[x]) > 1 else 0.0 for x in at]
@@ -43,7 +45,7 @@ def prepare(
 
 
 def draw(data: Sweep, ax: Axes) -> None:
-    """Draw a line a method with its deviation as bars, and the levels dashed."""
+    """Draw a line per method with its deviation as bars, and the levels dashed."""
     shown = metric_of(data.metric)
     for number, (name, (at, mean, deviation)) in enumerate(data.methods.items()):
         ax.errorbar(
@@ -55,5 +57,6 @@ def draw(data: Sweep, ax: Axes) -> None:
         ax.axhline(shown.scale * value, color=colour(number), linestyle=(0, (4, 2)), linewidth=1.1, label=name)
     ax.set(xlabel=data.setting, ylabel=shown.title)
     ax.set_ylim(bottom=0)
-    ax.legend(fontsize=SMALL, **LEGEND)
+    if len(data.methods) + len(data.levels) > 1:
+        ax.legend(fontsize=SMALL, **LEGEND)
     tidy(ax)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DEFAULT_LOGITS = (3.0, 0.0, -2.0, 7.0)
+SURER = 2.0
+"""What the logits are multiplied by in panel (e), where an adaptive method smooths less the surer the network is."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class SmoothingBehaviour:
     probabilities: list[float]
     onehot: list[float]
     labels: dict[str, list[float]]
+    """By the title of the panel."""
     gap: list[float]
     """How far the predicted class's logit leads all the others, which are equal."""
     confidence: list[float]
@@ -50,7 +53,14 @@ def prepare(logits: Sequence[float] = DEFAULT_LOGITS, label: int | None = None) 
         "ACR (CRL)": CRL(),
         "ACR (ACLS)": ACLS(margin=6.0, lambda1=0.03, lambda2=0.05),
     }
-    labels = {name: smoothed_label(loss, z, y).tolist() for name, loss in methods.items()}
+    panels = {
+        "LS": (methods["LS"], z),
+        "AR (MDCA)": (methods["AR (MDCA)"], z),
+        "AR at a surer prediction": (methods["AR (MDCA)"], SURER * z),
+        "CR (MbLS)": (methods["CR (MbLS)"], z),
+        "ACR (ACLS)": (methods["ACR (ACLS)"], z),
+    }
+    labels = {title: smoothed_label(loss, at, y).tolist() for title, (loss, at) in panels.items()}
     gap = torch.linspace(0.02, 12.0, 100, dtype=torch.float64)
     leading = torch.zeros(len(gap), k, dtype=torch.float64)
     leading[:, 0] = gap
@@ -76,8 +86,8 @@ def smoothed_label(loss: Loss, z: Tensor, y: int) -> Tensor:
 
 
 def draw(data: SmoothingBehaviour, axes: Sequence[Axes]) -> None:
-    """Draw the panels on nine axes: p, q, the five methods' labels, the smoothing by confidence and by logit gap."""
-    panels = {"Probabilities p": data.probabilities, "Label q": data.onehot, **data.labels}
+    """Draw the panels on nine axes: the paper's (a) to (f), ACLS, and the smoothing by confidence and by logit gap."""
+    panels = {"Probabilities p": data.probabilities, "Labels q": data.onehot, **data.labels}
     for at, (ax, (title, values)) in enumerate(zip(axes, panels.items(), strict=False)):
         classes = range(1, len(values) + 1)
         ax.bar(classes, values, color=PALETTE[0] if at < 2 else PALETTE[2], width=0.7)
@@ -87,15 +97,16 @@ def draw(data: SmoothingBehaviour, axes: Sequence[Axes]) -> None:
         ax.axhline(0, color=PALETTE[6], linewidth=0.5)
         ax.set_ylim(min(0, *values) - 0.02, 1.08)
         ax.set_xticks(list(classes))
+        ax.set(xlabel="class", ylabel="probability" if at == 0 else "label")
         tidy(ax)
     by_confidence, by_gap = axes[len(panels) :]
     for colour, (name, amounts) in zip(PALETTE, data.lowered.items(), strict=False):
         by_gap.plot(data.gap, amounts, color=colour, label=name, linewidth=1.2)
         if "ACLS" not in name:  # which, in this view, is a wall at confidence 1
             by_confidence.plot(data.confidence, amounts, color=colour, linewidth=1.2)
-    for at, ax, x in ((len(panels), by_confidence, "confidence"), (len(panels) + 1, by_gap, "logit gap to the others")):
-        ax.set_title(f"({chr(97 + at)}) Label of ŷ lowered by", fontsize=SMALL + 1)
-        ax.set_xlabel(x, fontsize=SMALL)
+    for at, ax, x in ((len(panels), by_confidence, "confidence"), (len(panels) + 1, by_gap, "logit gap")):
+        ax.set_title(f"({chr(97 + at)}) Smoothing by {x}", fontsize=SMALL + 1)
+        ax.set(xlabel=x, ylabel="label of ŷ lowered by")
         tidy(ax)
     by_gap.legend(fontsize=SMALL - 1, frameon=False)
 
