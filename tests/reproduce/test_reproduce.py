@@ -156,7 +156,7 @@ def test_table_4_is_judged_as_the_paper_measures_and_pooled_beside(tmp_path, mon
 
 
 def test_the_share_of_altered_predictions_is_that_of_the_step_itself(tmp_path):
-    recipe = digits(epochs=2, loss=LossOptions("ACLS", fields={"margin": 0.0, "lambda1": 5.0, "lambda2": 5.0}))
+    recipe = digits(epochs=3, loss=LossOptions("ACLS", fields={"margin": 0.0, "lambda1": 5.0, "lambda2": 5.0}))
     strong = fit(recipe, tmp_path / "strong", show=False).folder
     idle = fit(replace(recipe, loss=LossOptions("ACLS", fields={"margin": 50.0})), tmp_path / "idle", show=False).folder
     assert altered(strong) > 0.01
