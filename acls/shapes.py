@@ -15,7 +15,7 @@ from acls.errors import InputError
 
 IGNORE_INDEX = -100
 ONE_CLASS = (
-    "logits have {} class on axis 1, but two are the least: "
+    "expected two classes or more on axis 1 of the logits, got {}: "
     "pass a binary score s as torch.stack([torch.zeros_like(s), s], dim=1)"
 )
 
@@ -31,7 +31,7 @@ class Positions:
     valid: Tensor | None
     """``(M,)`` bool, False where the position is ignored. None: all count."""
     shape: torch.Size
-    """``(N, *D)``, the shape of one value a position."""
+    """``(N, *D)``, the shape of one value per position."""
     index: Tensor | None = None
     """``(N,)``, the samples' numbers in the training set, for whoever remembers them."""
 
@@ -52,7 +52,7 @@ class Positions:
         """The samples' numbers in the training set, which the caller has to have passed."""
         if self.index is None or self.index.shape != self.shape[:1]:
             came = "nothing" if self.index is None else f"shape {_show(self.index.shape)}"
-            raise InputError(f"index= brought {came}, but {self.shape[0]} samples call for a number each")
+            raise InputError(f"expected index= of shape ({self.shape[0]},), a number per sample, got {came}")
         return self.index
 
     def compact(self) -> Positions:
@@ -68,30 +68,33 @@ def flatten(
 ) -> Positions:
     """Check logits and target against each other and flatten them to positions.
 
-    Half precision is widened to float32. Class ids are checked against ``0..K-1`` where a look at the data is
-    free, that is on a CPU outside of ``torch.compile``; there, too, ``valid`` is None when nothing is ignored.
+    Half precision is widened to float32. Labels are checked where a look at the data is free, that is on a CPU outside
+    of ``torch.compile``; there, too, ``valid`` is None when nothing is ignored. Binary scores ``(N,)`` or
+    ``(N, 1, *D)`` become logits of two classes, 0 and the score (see `two_classes`).
     """
+    looks = target.device.type == "cpu" and not torch.compiler.is_compiling()
+    logits, target = two_classes(logits, target, ignore_index)
     check_logits(logits)
     n_classes = logits.shape[1]
     expected = logits.shape[:1] + logits.shape[2:]
     rows = flatten_logits(logits)
     if target.shape == logits.shape and target.is_floating_point():
+        if looks:
+            _check_soft(target)
         return Positions(rows, flatten_logits(target).to(rows.dtype), None, expected, index)
     if target.shape != expected:
         raise InputError(
-            f"target has shape {_show(target.shape)}, but logits {_show(logits.shape)} call for "
-            f"{_show(expected)}: the same without axis 1, which holds the classes"
-            f"{_soft_hint(logits, target)}"
+            f"expected target of shape {_show(expected)} for logits of shape {_show(logits.shape)}, "
+            f"got {_show(target.shape)}: {_shape_hint(logits, target)}"
         )
     if target.is_floating_point() or target.dtype == torch.bool:
         raise InputError(
-            f"target has dtype {target.dtype}, but class ids are integers: pass target.long(), "
+            f"expected class ids as integers, got {target.dtype}: pass target.long(), "
             f"or soft labels of the logits' shape {_show(logits.shape)}"
         )
     labels = target if target.ndim == 1 else target.reshape(-1)  # a new view costs a compiled loss its shortcuts
     if labels.dtype != torch.int64:
         labels = labels.long()
-    looks = labels.device.type == "cpu" and not torch.compiler.is_compiling()
     if looks and not some_ignored(labels, n_classes, ignore_index):
         return Positions(rows, labels, None, expected, index)
     valid = labels != ignore_index
@@ -102,11 +105,11 @@ def check_logits(logits: Tensor) -> None:
     """Raise unless logits are floating point with a class axis: ``(N, K, *D)``."""
     if logits.ndim < 2:
         raise InputError(
-            f"logits have shape {_show(logits.shape)}, but (N, K) or (N, K, *D) is called for: "
+            f"expected logits of shape (N, K) or (N, K, *D), got {_show(logits.shape)}: "
             "axis 0 holds the samples, axis 1 the classes"
         )
     if not logits.is_floating_point():
-        raise InputError(f"logits have dtype {logits.dtype}, but a floating point type is called for")
+        raise InputError(f"expected logits of a floating point type, got {logits.dtype}")
 
 
 def flatten_logits(logits: Tensor) -> Tensor:
@@ -124,7 +127,7 @@ def unflatten_logits(rows: Tensor, shape: torch.Size) -> Tensor:
 
 
 def labelled_mean(values: Tensor, valid: Tensor | None) -> Tensor:
-    """Average one value a position over the positions that count; 0, with zero gradient, when none does."""
+    """Average one value per position over the positions that count; 0, with zero gradient, when none does."""
     if valid is None:
         return values.mean() if values.numel() else values.sum()
     # The ignored are replaced, not multiplied by 0: an infinite value there must not become NaN.
@@ -145,17 +148,63 @@ def some_ignored(labels: Tensor, n_classes: int, ignore_index: int) -> bool:
     if wrong.numel():
         value = int(wrong[0])
         raise InputError(
-            f"target holds {value}, outside 0..{n_classes - 1}: pass ignore_index={value} to leave those positions out"
+            f"target contains {value}, but classes are 0..{n_classes - 1}: "
+            f"pass ignore_index={value} to skip those positions"
         )
     return True
 
 
-def _soft_hint(logits: Tensor, target: Tensor) -> str:
+def two_classes(logits: Tensor, target: Tensor, ignore_index: int = IGNORE_INDEX) -> tuple[Tensor, Tensor]:
+    """Turn binary scores ``(N,)`` or ``(N, 1, *D)`` and their labels into two-class logits [0, score] and a target.
+
+    Labels may have the shape of the scores or lack axis 1. Floating point labels are the probability of class 1; on a
+    CPU, where the data can be looked at, those that are all 0 or 1 (or ``ignore_index``) are class ids.
+    """
+    if logits.ndim == 1:
+        logits = logits.unsqueeze(1)
+    if logits.ndim < 2 or logits.shape[1] != 1 or not logits.is_floating_point():
+        return logits, target
     if target.shape == logits.shape:
-        return "; soft labels of the logits' shape must be floating point"
+        target = target.squeeze(1)
+    logits = torch.cat([torch.zeros_like(logits), logits], 1)
+    if target.dtype == torch.bool:
+        return logits, target.long()
+    if not target.is_floating_point() or target.shape != logits.shape[:1] + logits.shape[2:]:
+        return logits, target
+    looks = target.device.type == "cpu" and not torch.compiler.is_compiling()
+    if looks and bool(((target == 0) | (target == 1) | (target == ignore_index)).all()):
+        return logits, target.long()
+    return logits, torch.stack([1 - target, target], 1)
+
+
+def _check_soft(target: Tensor) -> None:
+    """Raise unless soft labels are finite, not negative and sum to 1 per position, up to half precision's rounding."""
+    if target.numel() == 0:
+        return
+    total = target.sum(1, dtype=torch.float64)
+    wrong = total.flatten()[~((total - 1).abs() < 0.01).flatten()]
+    if wrong.numel():
+        raise InputError(
+            f"expected soft labels that sum to 1 per position, got a sum of {float(wrong[0]):g}: a target of the "
+            "logits' shape is a distribution over classes, and several true classes per sample (multilabel) are not "
+            "supported"
+        )
+    least = float(target.min())
+    if least < 0:
+        raise InputError(f"expected soft labels of 0 or more, got {least:g}")
+
+
+def _shape_hint(logits: Tensor, target: Tensor) -> str:
+    if target.shape == logits.shape:
+        return (
+            "pass one-hot labels as floating point soft labels; several true classes per sample (multilabel) are "
+            "not supported"
+        )
+    if target.ndim == logits.ndim and target.shape[1] == 1:
+        return "drop axis 1"
     if target.ndim == logits.ndim and target.is_floating_point():
-        return f"; soft labels have the logits' shape {_show(logits.shape)}"
-    return ""
+        return f"soft labels have the logits' shape {_show(logits.shape)}"
+    return "the same without axis 1, which holds the classes"
 
 
 def _show(shape: torch.Size) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from acls.errors import InputError
+from acls.losses.numerics import FAR
 from acls.losses.smoothing import Rule
 from acls.modules import Configured, choose
 from acls.shapes import IGNORE_INDEX, ONE_CLASS, Positions, flatten, labelled_mean
@@ -54,11 +55,14 @@ class Loss(Configured):
     """A training loss: ``loss(logits, target)`` is a scalar, as with `torch.nn.CrossEntropyLoss`.
 
     Logits are ``(N, K)`` or ``(N, K, *D)``; the target holds class ids ``(N, *D)`` or, where the method allows it, soft
-    labels of the logits' shape. Positions labelled ``ignore_index`` count for nothing, and with none left the loss is
-    0 with a gradient of 0. ``class_weight`` ``(K,)`` weighs the data term as torch's own ``weight`` does, and leaves
-    the regularisers alone. ``reduction="none"`` returns a value a position, where the method has one.
+    labels of the logits' shape. Binary scores ``(N,)`` or ``(N, 1, *D)`` with labels 0 and 1 are the logits [0, score]
+    of two classes. A class whose logit is -inf is masked: it gets no gradient, and regularisers leave it out. Positions
+    labelled ``ignore_index`` count for nothing, and with none left the loss is 0 with a gradient of 0. ``class_weight``
+    ``(K,)`` weighs the data term as torch's own ``weight`` does, and leaves the regularisers alone.
+    ``reduction="none"`` returns one value per position, where the method has one. In eval mode (``loss.eval()``) the
+    terms that rest on a memory drop out, no index is needed, and nothing is remembered.
 
-    A method writes `data_term` (one value a position) and perhaps `rule`, `about` and the hooks.
+    A method writes `data_term` (one value per position) and perhaps `rule`, `about` and the hooks.
     """
 
     ignore_index: int = IGNORE_INDEX
@@ -69,8 +73,10 @@ class Loss(Configured):
     data_name: ClassVar[str] = "ce"
     """What the data term is called in `terms`."""
     couples_samples: ClassVar[bool] = False
-    """Whether the regulariser is a statistic of the batch, without a value a position."""
+    """Whether the regulariser is a statistic of the batch, without a value per position."""
     refuses_soft_targets: ClassVar[bool] = False
+    memory: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """The buffers that `prepare` makes, by name, with what each axis is as long as: "n_train" or "n_classes"."""
     index_reason: ClassVar[str] = ""
     """Why the method needs ``index=``, for the error where it is missing."""
 
@@ -79,6 +85,8 @@ class Loss(Configured):
         weight: Tensor | Sequence[float] | None = self.class_weight
         if weight is not None:
             weight = torch.as_tensor(weight, dtype=torch.get_default_dtype())
+            if not bool((weight.isfinite() & (weight >= 0)).all()):
+                raise InputError(f"class_weight={weight.tolist()}: expected finite numbers of 0 or more")
         self.__dict__.pop("class_weight", None)
         self.register_buffer("class_weight", weight, persistent=False)
         if self.reduction == "none" and any(part.couples_samples for part in self.stack()):
@@ -105,15 +113,15 @@ class Loss(Configured):
     # -- what a method writes ----------------------------------------------------------------------------------------
 
     def data_term(self, at: Positions, weight: Tensor | None) -> Tensor:
-        """Return the part that fits the labels, one value a position ``(M,)``; ``weight`` are the class weights."""
+        """Return the part that fits the labels, one value per position ``(M,)``; ``weight`` are the class weights."""
         raise NotImplementedError
 
     def penalties(self, at: Positions) -> dict[str, Tensor]:
-        """Return the weighed regularisers by name: one value a position ``(M,)``, or one for the batch ``()``."""
+        """Return the weighed regularisers by name: one value per position ``(M,)``, or one for the batch ``()``."""
         return {}
 
     def fused(self, at: Positions, scale: float | None) -> Tensor | None:
-        """Return the whole loss, one value a position, its gradient from the same pass; None to add up the terms.
+        """Return the whole loss, one value per position, its gradient from the same pass; None to add up the terms.
 
         With ``scale``, return the sum of the values times it.
         """
@@ -165,12 +173,11 @@ class Loss(Configured):
         So whoever builds a module and loads a checkpoint into it need not know that the loss in it has a memory.
         """
         saved = {key.removeprefix(prefix): value for key, value in state_dict.items() if key.startswith(prefix)}
-        if not saved.keys() <= self.state_dict().keys():
-            sizes = _memory_sizes(self, saved)
-            if sizes is not None:
-                device = next((buffer.device for buffer in self.buffers()), None)
-                self.prepare(**sizes)
-                self.to(device)
+        sizes = _memory_sizes(self, saved)
+        if sizes and not saved.keys() <= self.state_dict().keys():
+            device = next((buffer.device for buffer in self.buffers()), None)
+            self.prepare(n_train=sizes["n_train"], n_classes=sizes.get("n_classes", 2))
+            self.to(device)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     # -- the one place for shapes, ignored positions, weights and reductions -----------------------------------------
@@ -189,9 +196,13 @@ class Loss(Configured):
             raise InputError(
                 f"{reason}: pass index=, their numbers in the training set; or call loss.eval() to evaluate"
             )
+        if at.valid is not None:
+            # What stands at an ignored position, NaN among others, reaches no term and no gradient.
+            at = replace(at, logits=torch.where(at.valid.unsqueeze(1), at.logits, 0.0))
         return at
 
     def _terms(self, at: Positions) -> dict[str, Tensor]:
+        at = unmasked(at)
         weight = self.class_weight
         if weight is not None and weight.shape != (at.n_classes,):
             raise InputError(
@@ -206,8 +217,24 @@ class Loss(Configured):
         return parts
 
 
+def unmasked(at: Positions) -> Positions:
+    """Replace logits of -inf by numbers so low that their probability is 0, for 0 log 0 to be 0 and not NaN.
+
+    No gradient flows to them. The label's own logit stays: cross-entropy is infinite where the label is masked. On a
+    CPU outside of ``torch.compile`` a look at the data spares the work where nothing is masked.
+    """
+    z = at.logits
+    looks = z.device.type == "cpu" and not torch.compiler.is_compiling()
+    if looks and (z.numel() == 0 or z.detach().amin().item() != -math.inf):
+        return at
+    masked = z.isneginf()
+    masked &= (at.target == 0) if at.soft else torch.ones_like(masked).scatter_(1, at.target.unsqueeze(1), False)
+    floor = -2 * (FAR + z.detach().amax(1, keepdim=True).abs())
+    return replace(at, logits=torch.where(masked, floor, z))
+
+
 def reduced(values: Tensor, at: Positions, reduction: str, weight: Tensor | None = None) -> Tensor:
-    """Reduce one value a position, or one for the batch, over the positions that count."""
+    """Reduce one value per position, or one for the batch, over the positions that count."""
     if values.ndim == 0:
         return values * at.count() if reduction == "sum" else values
     if reduction == "none":
@@ -290,18 +317,13 @@ class Regularized(Loss):
         return self.base.keep_mask()
 
 
-def _memory_sizes(loss: Loss, saved: Mapping[str, Tensor]) -> dict[str, int] | None:
-    """Return what to `prepare` a loss with for a saved memory; None where the state holds none of what that makes."""
-    sizes = {"n_train": 997, "n_classes": 101}  # primes: a side of a buffer that is as long depends on that number
-    guess = dict(sizes)
-    twin = copy.deepcopy(loss)
-    twin.prepare(**guess)
-    made = {name: buffer for name, buffer in twin.state_dict().items() if name in saved}
-    if made.keys() <= loss.state_dict().keys():
-        return None
-    for name, buffer in made.items():
-        for size, found in zip(buffer.shape, saved[name].shape, strict=False):
-            sizes |= {what: found for what, guessed in guess.items() if size == guessed}
+def _memory_sizes(loss: Loss, saved: Mapping[str, Tensor]) -> dict[str, int]:
+    """Return what to `prepare` a loss with for a saved memory; empty where the state holds none."""
+    sizes: dict[str, int] = {}
+    for depth, part in enumerate(loss.stack()):
+        for name, axes in part.memory.items():
+            buffer = saved.get("base." * depth + name)
+            sizes |= {} if buffer is None else dict(zip(axes, buffer.shape, strict=False))
     return sizes
 
 

@@ -35,6 +35,7 @@ class CaPE(Loss):
     mode: str = "classwise"
 
     refuses_soft_targets = True
+    memory = {"targets": ("n_train", "n_classes")}  # noqa: RUF012
     index_reason = "CaPE has a target for each sample"
     about = About("Calibrated probability estimation", "Liu et al.", "ICML", 2022)
 
@@ -93,9 +94,9 @@ class CaPE(Loss):
                 self.targets[index] = targets
 
     def data_term(self, at: Positions, weight: Tensor | None) -> Tensor:
-        label = F.one_hot(at.target, at.n_classes).to(at.logits.dtype)
         if not self.training:
-            return F.cross_entropy(at.logits, label, weight=weight, reduction="none")
+            return F.cross_entropy(at.logits, at.target, weight=weight, reduction="none")
+        label = F.one_hot(at.target, at.n_classes).to(at.logits.dtype)
         check_prepared(self, "targets")
         if len(at.shape) == 1:
             target = self.targets[at.sample_numbers()].to(label)

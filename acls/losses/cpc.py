@@ -11,6 +11,7 @@ from torch.autograd.function import FunctionCtx
 
 from acls.errors import InputError
 from acls.losses.base import About, Regularized
+from acls.losses.numerics import FAR
 from acls.losses.smoothing import Rule, Side, View
 from acls.shapes import Positions
 
@@ -65,10 +66,14 @@ def binary_exclusion(z: Tensor, y: Tensor) -> Tensor:
     which needs no N x K x K tensor.
     """
     n_classes = z.shape[1]
+    # A masked class is put where the true one is, and left out with it.
+    masked = z.detach().amax(1, keepdim=True) - z.detach() > FAR
+    left_out = 1 + masked.sum(1).to(z.dtype)
+    z = torch.where(masked, z.gather(1, y.unsqueeze(1)), z)
     with_true = z - z.gather(1, y.unsqueeze(1))
     of_true = (F.softplus(with_true) + F.softplus(-with_true)).sum(1)
     everything: Tensor = _AllPairs.apply(z)  # type: ignore[no-untyped-call]
-    pairs = everything - of_true + F.softplus(z.new_zeros(()))
+    pairs = everything - left_out * of_true + left_out**2 * F.softplus(z.new_zeros(()))
     return 0.5 * pairs / ((n_classes - 1) * (n_classes - 2))
 
 

@@ -11,7 +11,7 @@ from acls.errors import InputError
 from acls.losses.base import About
 from acls.losses.history import Ranked, next_in_batch, sample_means
 from acls.losses.numerics import log_confidence
-from acls.losses.smoothing import Rule, Side
+from acls.losses.smoothing import Rule, Side, View
 from acls.modules import choose
 from acls.shapes import Positions, labelled_mean
 
@@ -94,6 +94,6 @@ class CRL(Ranked):
     def _margin_values(self, at: Positions) -> Tensor:
         z = at.logits.detach()
         amount = self._margin_rule().smoothing(z, at.target)
-        acts = z.amax(1) - z.amin(1) > self.logit_margin
+        acts = View(z, at.target).gap.amax(1) > self.logit_margin
         value = torch.where(acts, self.weight * log_confidence(z)[0].exp(), 0.0)
         return value + (amount * (at.logits - z)).sum(1)

@@ -55,6 +55,8 @@ class CorrectnessHistory(nn.Module):
 class Ranked(Regularized):
     """A regulariser that may rank samples by their history, and keeps one where it does (`remembers_samples`)."""
 
+    memory = {"history.hits": ("n_train",)}  # noqa: RUF012
+
     history: CorrectnessHistory = field(init=False, default_factory=CorrectnessHistory)
 
     def prepare(self, *, n_train: int, n_classes: int) -> None:
@@ -64,7 +66,7 @@ class Ranked(Regularized):
 
     def observe(self, logits: Tensor, target: Tensor, index: Tensor) -> None:
         super().observe(logits, target, index)
-        if self.remembers_samples():
+        if self.training and self.remembers_samples():
             self.history.observe(flatten(logits, target, ignore_index=self.ignore_index, index=index))
 
     def end_epoch(self, now: Epoch) -> None:

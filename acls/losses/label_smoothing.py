@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import torch.nn.functional as F
+import torch
 from torch import Tensor
 
 from acls.errors import InputError
 from acls.losses.base import About, Loss
+from acls.losses.numerics import FAR
 from acls.losses.smoothing import Rule, Side
 from acls.modules import choose
 from acls.shapes import Positions
@@ -34,7 +35,12 @@ class LabelSmoothing(Loss):
 
     def data_term(self, at: Positions, weight: Tensor | None) -> Tensor:
         epsilon = self._epsilon_over_all(at.n_classes)
-        return F.cross_entropy(at.logits, at.target, weight=weight, reduction="none", label_smoothing=epsilon)
+        log_p = at.logits.log_softmax(1)
+        if weight is not None:
+            log_p = log_p * weight
+        fit = (log_p * at.target).sum(1) if at.soft else log_p.gather(1, at.target.unsqueeze(1)).squeeze(1)
+        spread = torch.where(log_p > -FAR, log_p, 0.0).sum(1)  # a masked class gets no share
+        return -(1 - epsilon) * fit - epsilon / at.n_classes * spread
 
     def rule(self, n_classes: int) -> Rule:
         lifted = self._epsilon_over_all(n_classes) / n_classes

@@ -33,6 +33,7 @@ class Patra(Regularized):
     prune_fraction: float = 0.1
 
     couples_samples = True
+    memory = {"confidence": ("n_train",)}  # noqa: RUF012
     about = About("Huber confidence loss with dynamic pruning", "Patra et al.", "WACV", 2023, kind="AR")
 
     confidence: Tensor = field(init=False)
@@ -59,6 +60,8 @@ class Patra(Regularized):
     def observe(self, logits: Tensor, target: Tensor, index: Tensor) -> None:
         check_prepared(self, "confidence")
         super().observe(logits, target, index)
+        if not self.training:
+            return
         at = flatten(logits, target, ignore_index=self.ignore_index)
         newest = sample_means(log_confidence(at.logits)[0].exp(), at).double()
         index = distributed.all_gather(index).to(self.confidence.device)

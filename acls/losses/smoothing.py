@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from acls.losses.numerics import first_equal
+from acls.losses.numerics import FAR, first_equal
 from acls.shapes import IGNORE_INDEX, check_logits, flatten, labelled_mean
 
 
@@ -62,14 +62,9 @@ class View:
 
     @cached_property
     def gap(self) -> Tensor:
-        """How far each logit lies below the largest."""
-        return self.z.amax(1, keepdim=True) - self.z
-
-    @cached_property
-    def is_lowest(self) -> Tensor:
-        """Mark the class of the smallest logit, the first where several tie."""
-        lowest = first_equal(self.z, self.z.amin(1, keepdim=True))
-        return torch.zeros_like(self.z, dtype=torch.bool).scatter(1, lowest, True)
+        """How far each logit lies below the largest; 0 for a masked class."""
+        gap = self.z.amax(1, keepdim=True) - self.z
+        return torch.where(gap < FAR, gap, 0.0)
 
 
 Smoothing = Callable[[View], Tensor]

@@ -52,16 +52,6 @@ def the_value_is_a_finite_scalar(make):
     assert gradient.isfinite().all()
 
 
-def eval_mode_needs_no_index_and_changes_no_memory(make):
-    loss, (z, y, index) = ready(make).eval(), inputs()
-    before = copy.deepcopy(loss.state_dict())
-    value, gradient = value_and_gradient(loss, z, y, None)
-    assert value.isfinite()
-    assert gradient.isfinite().all()
-    torch.testing.assert_close(loss(z, y, index), value)
-    assert all(torch.equal(kept, before[name]) for name, kept in loss.state_dict().items())
-
-
 def the_terms_add_up_to_the_loss(make):
     loss, (z, y, index) = ready(make), inputs()
     terms = loss.terms(z, y, index)
@@ -105,6 +95,57 @@ def a_class_can_be_the_ignored_one(make):
     torch.testing.assert_close(value, expected)
     torch.testing.assert_close(gradient[keep], compact)
     assert (gradient[~keep] == 0).all()
+
+
+def what_stands_at_an_ignored_position_does_not_matter(make):
+    loss, (z, y, index) = ready(make, ignore_index=255), inputs(n=9)
+    y[::3] = 255
+    expected, gradient = value_and_gradient(loss, z, y, index)
+    for junk in (torch.nan, torch.inf, -torch.inf):
+        found = value_and_gradient(loss, torch.where((y == 255)[:, None], junk, z), y, index)
+        assert torch.equal(found[0], expected)
+        assert torch.equal(found[1], gradient)
+
+
+def a_masked_class_is_as_one_that_is_out_of_the_question(make):
+    """A logit of -inf gives a finite value, and no gradient at that class."""
+    for dtype in (torch.float64, torch.float32):
+        loss, (z, y, index) = ready(make).to(dtype), inputs(n=9, dtype=dtype)
+        z[:, 2], y = -torch.inf, torch.where(y == 2, 3, y)
+        value, gradient = value_and_gradient(loss, z, y, index)
+        assert value.isfinite()
+        assert gradient.isfinite().all()
+        assert (gradient[:, 2] == 0).all()
+        assert (gradient != 0).any()
+        torch.testing.assert_close(value, sum(loss.terms(z, y, index).values()))
+
+
+def binary_scores_are_logits_of_two_classes(make):
+    loss, (z, y, index) = ready(make, k=2, ignore_index=255), inputs(n=9, k=2)
+    score = z[:, 1].clone()
+    y[4] = 255
+    two = torch.stack([torch.zeros_like(score), score], 1)
+    expected, gradient = value_and_gradient(loss, two, y, index)
+    for shape in ((9,), (9, 1)):
+        for target in (y, y.to(torch.int32), y.double(), y.float().reshape(shape)):
+            found, of_score = value_and_gradient(loss, score.reshape(shape), target, index)
+            torch.testing.assert_close(found, expected)
+            torch.testing.assert_close(of_score, gradient[:, 1].reshape(shape))
+
+
+def in_eval_mode_no_index_is_needed_and_no_memory_changes(make):
+    loss, (z, y, index) = ready(make), inputs()
+    needed, memory = loss.needs_index, copy.deepcopy(loss.state_dict())
+    trained = loss(z, y, index)
+    loss.eval()
+    value = loss(z, y)
+    assert value.isfinite()
+    torch.testing.assert_close(value, loss(z, y, index))
+    if not needed:
+        torch.testing.assert_close(value, trained)
+    loss.observe(z, y, index)
+    for name, buffer in loss.state_dict().items():
+        assert torch.equal(buffer, memory[name]), name
 
 
 def nothing_valid_gives_zero(make):
@@ -243,11 +284,14 @@ def the_gradient_is_the_papers_row(make):
 
 BATTERY = [
     the_value_is_a_finite_scalar,
-    eval_mode_needs_no_index_and_changes_no_memory,
     the_terms_add_up_to_the_loss,
     the_gradient_is_that_of_finite_differences,
     ignored_positions_count_for_nothing,
     a_class_can_be_the_ignored_one,
+    what_stands_at_an_ignored_position_does_not_matter,
+    a_masked_class_is_as_one_that_is_out_of_the_question,
+    binary_scores_are_logits_of_two_classes,
+    in_eval_mode_no_index_is_needed_and_no_memory_changes,
     nothing_valid_gives_zero,
     one_valid_position_is_enough,
     sum_is_count_times_mean,

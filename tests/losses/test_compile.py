@@ -113,7 +113,6 @@ def test_a_compiled_gradient_in_half_precision_is_rounded_after_the_scaling_of_t
     ("z", "y"),
     [
         (torch.randn(4, 5), torch.tensor([0, 1, 2])),
-        (torch.randn(4), torch.tensor([0, 1, 2, 3])),
         (torch.randn(4, 5), torch.rand(4)),
     ],
 )
