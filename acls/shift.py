@@ -22,8 +22,8 @@ from acls.metrics.intervals import noise_floor
 from acls.models import CATALOGUE, ModelOptions
 from acls.recipes import Recipe, find
 from acls.shapes import IGNORE_INDEX
+from acls.train.epoch_metrics import Sample
 from acls.train.evaluate import open_weights
-from acls.train.live import Sample
 from acls.train.session import Session
 
 CLEAN = "none"

@@ -31,7 +31,7 @@ from acls.train.guards import interruptions
 from acls.train.loop import run_epoch
 from acls.train.progress import Progress
 from acls.train.session import Session
-from acls.train.state import Progressed
+from acls.train.state import TrainState
 
 LIMIT = 1.05
 
@@ -119,7 +119,7 @@ class Runner:
             sys.modules["acls.train.session"].load = original
         self.folder = RunFolder(folder)
         self.folder.start(recipe, data.splits())
-        self.at = Progressed()
+        self.at = TrainState()
         self.progress = Progress(epochs=1000, steps=1, done=0, show=False)
 
     def epoch(self) -> float:

@@ -44,7 +44,7 @@ class Corruption:
         if self.name not in CORRUPTIONS:
             raise InputError(f"there is no corruption {self.name!r}{suggest(self.name, CORRUPTIONS)}")
         if self.severity not in SEVERITIES:
-            raise InputError(f"severity is {self.severity}, but 1 to 5 is called for")
+            raise InputError(f"expected a severity from 1 to 5, got {self.severity}")
 
     def __call__(self, x: Tensor, index: Tensor) -> Tensor:
         """Corrupt images in 0..1 whose numbers in the data set are ``index``."""

@@ -128,7 +128,7 @@ class Files:
         image = self._open(name)
         if image.mode not in ("P", "L", "I", "I;16", "1"):
             raise InputError(
-                f"the mask {name} has mode {image.mode}, but one channel of class ids is called for: "
+                f"the mask {name} has mode {image.mode}, expected one channel of class ids: "
                 "save masks as palette or gray images"
             )
         ids = np.asarray(image)

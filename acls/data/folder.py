@@ -19,10 +19,10 @@ from acls.data.transforms import Scene, Square
 from acls.errors import InputError
 from acls.vision import pillow
 
-LAYOUT = "a folder a class: ROOT/CLASS/image, or ROOT/train/CLASS/image with ROOT/val/ and ROOT/test/ beside it"
+LAYOUT = "a folder per class: ROOT/CLASS/image, or ROOT/train/CLASS/image with ROOT/val/ and ROOT/test/ beside it"
 SEGMENTATION_LAYOUT = (
     "ROOT/images/NAME.jpg and ROOT/masks/NAME.png (class ids as pixel values, 255 or --data.void for none) and, if you "
-    "like, ROOT/classes.txt with a name a line; or the same under ROOT/train/, ROOT/val/, ROOT/test/"
+    "like, ROOT/classes.txt with a name per line; or the same under ROOT/train/, ROOT/val/, ROOT/test/"
 )
 TEST_SHARE = 0.2
 VOID = 255
@@ -65,7 +65,7 @@ def labelled(
     if classes is None:
         classes = found
         if len(classes) < 2:
-            raise InputError(f"{files.root / under} holds one class, {classes[0]!r}: at least two are called for")
+            raise InputError(f"{files.root / under} holds one class, {classes[0]!r}: expected two or more")
     unknown = sorted(set(found) - set(classes))
     if unknown:
         raise InputError(f"{files.root / under} holds the class {unknown[0]!r}, which the training images do not have")

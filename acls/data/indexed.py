@@ -33,7 +33,7 @@ class Indexed(Dataset[Any]):
             return {**item, "index": i}
         if isinstance(item, tuple | list):
             return (*item, i)
-        raise InputError(f"a sample is a {type(item).__name__}, but a tuple (x, y) or a dict is called for")
+        raise InputError(f"expected samples that are tuples (x, y) or dictionaries, got {type(item).__name__}")
 
 
 class KeptSampler(Sampler[int]):

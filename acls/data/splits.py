@@ -16,7 +16,7 @@ def hold_out(labels: Tensor, share: float, *, rule: str = "stratified", seed: in
     last of each class's, as Tiny-ImageNet's. A class keeps at least one sample, and gives one if it has two or more.
     """
     if not 0 <= share < 1:
-        raise InputError(f"the held-out share is {share}, but 0 <= share < 1 is called for")
+        raise InputError(f"expected a held-out share in [0, 1), got {share}")
     random = np.random.RandomState(seed)  # NumPy promises that this generator's numbers never change
     if share == 0:
         held = np.zeros(0, dtype=np.int64)
@@ -51,7 +51,7 @@ def subset(labels: Tensor, chosen: Tensor, count: int | None, *, seed: int = 1) 
     if count is None or count >= len(chosen):
         return chosen
     if count < 1:
-        raise InputError(f"n_train is {count}, but at least one sample is called for")
+        raise InputError(f"data.n_train: expected 1 or more, got {count}")
     random = np.random.RandomState(seed)
     # Each class's members get evenly spaced ranks; the lowest ranks are a sample with the classes in proportion.
     ranks = np.empty(len(chosen))

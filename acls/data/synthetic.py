@@ -47,7 +47,7 @@ def scenes(
 def load(options: DataOptions, seed: int) -> Data:
     """The points or the scenes, 40 % of them for the test; ``truth`` of each part holds the probabilities."""
     if options.n_samples < 20:
-        raise InputError(f"data.n_samples is {options.n_samples}, but 20 or more are called for")
+        raise InputError(f"data.n_samples: expected 20 or more, got {options.n_samples}")
     dense = options.name == "synthetic_segmentation"
     if dense:
         x, y, truth = scenes(options.n_samples, size=options.size or 16)

@@ -31,7 +31,7 @@ from acls.train.guards import disk_errors, interruptions, own_generator
 from acls.train.loop import run_epoch
 from acls.train.progress import Progress
 from acls.train.session import Session
-from acls.train.state import Progressed, restore
+from acls.train.state import TrainState, restore
 
 ALLOWANCE = 0.01
 """How far below the best trial's the accuracy may be, where no floor is given."""
@@ -282,7 +282,7 @@ def run_trial(task: Task) -> dict[str, float] | str:
 def _train(recipe: Recipe, folder: RunFolder, prunes: Callable[[dict[str, float]], bool]) -> dict[str, float] | str:
     """Train epoch by epoch; what `acls.train.fit` does last, measuring on the test part, is left out."""
     with own_generator(), disk_errors():
-        session, at = Session(recipe), Progressed()
+        session, at = Session(recipe), TrainState()
         _clear_unless_of(recipe, folder)
         if folder.recipe.exists():
             folder.check(recipe, session.data)

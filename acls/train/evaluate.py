@@ -18,9 +18,9 @@ from acls.errors import InputError
 from acls.metrics import Confusion, Suite
 from acls.predictions import Predictions
 from acls.storage import load_tensors
+from acls.train.epoch_metrics import Sample
 from acls.train.folder import open_run
 from acls.train.guards import own_generator
-from acls.train.live import Sample
 from acls.train.session import Session
 
 
@@ -30,7 +30,7 @@ class Evaluation:
 
     suite: Suite
     confusion: Confusion | None
-    """Which class was taken for which, of label maps; None for one label a sample."""
+    """Which class was taken for which, of label maps; None for one label per sample."""
     sample: Sample
     predictions: Predictions | None = None
     """In the order of the samples; of each label map, some labelled pixels drawn at random. None unless asked for."""

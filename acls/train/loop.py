@@ -24,16 +24,16 @@ from acls.models.own import resolved
 from acls.recipes import Recipe
 from acls.storage import load_tensors, write_text
 from acls.train.checkpoint import load_state
+from acls.train.epoch_metrics import above_margin, outlook, regulariser
 from acls.train.errors import TrainingStopped
 from acls.train.evaluate import evaluate
 from acls.train.folder import RunFolder, new_folder, open_run
 from acls.train.guards import disk_errors, interruptions, own_generator, own_threads
-from acls.train.live import above_margin, outlook, regulariser
 from acls.train.loggers import Logger, make_loggers
 from acls.train.progress import Progress
 from acls.train.selection import is_better
 from acls.train.session import Given, Session
-from acls.train.state import Progressed, restore, save_resume
+from acls.train.state import TrainState, restore, save_resume
 
 FINITE_EVERY = 50
 """Steps between looks at the loss on a GPU, where each look waits for it."""
@@ -66,7 +66,7 @@ def fit(
         with _held(session, folder, wait):
             if session.fabric.is_global_zero:
                 folder.start(replace(recipe, loss=recipe.loss.complete()), session.data)
-            return _run(session, folder, Progressed(), show)
+            return _run(session, folder, TrainState(), show)
 
 
 def resume(path: str | Path, *, show: bool = True, given: Given | None = None, wait: bool = False) -> Result:
@@ -80,7 +80,7 @@ def resume(path: str | Path, *, show: bool = True, given: Given | None = None, w
         session = Session(recipe, show=show, given=given)
         with _held(session, folder, wait):
             folder.check(recipe, session.data)
-            progressed = Progressed()
+            progressed = TrainState()
             if folder.resume.exists():
                 try:
                     state = load_state(folder.resume)
@@ -96,7 +96,7 @@ def _held(session: Session, folder: RunFolder, wait: bool) -> AbstractContextMan
     return hold(folder.path / ".lock", wait=wait) if session.fabric.is_global_zero else nullcontext()
 
 
-def _run(session: Session, folder: RunFolder, at: Progressed, show: bool) -> Result:
+def _run(session: Session, folder: RunFolder, at: TrainState, show: bool) -> Result:
     recipe, show = session.recipe, show and session.fabric.is_global_zero
     steps = len(session.draws(at.epoch)) if at.epoch < recipe.epochs else 0
     loggers = make_loggers(folder.path, recipe, at.epoch) if session.fabric.is_global_zero else []
@@ -112,7 +112,7 @@ def _run(session: Session, folder: RunFolder, at: Progressed, show: bool) -> Res
 def run_epoch(
     session: Session,
     folder: RunFolder,
-    at: Progressed,
+    at: TrainState,
     progress: Progress,
     interrupted: threading.Event,
     loggers: Sequence[Logger],
@@ -133,7 +133,7 @@ def run_epoch(
 
 
 def _train_epoch(
-    session: Session, folder: RunFolder, at: Progressed, progress: Progress, interrupted: threading.Event
+    session: Session, folder: RunFolder, at: TrainState, progress: Progress, interrupted: threading.Event
 ) -> None:
     recipe, loss = session.recipe, session.loss
     now = Epoch(at.epoch, recipe.epochs, session.predict)
@@ -164,7 +164,7 @@ def _train_epoch(
     loss.end_epoch(now)
 
 
-def _measure(session: Session, at: Progressed) -> dict[str, float]:
+def _measure(session: Session, at: TrainState) -> dict[str, float]:
     """The numbers of the epoch that ends: a row of metrics.csv."""
     session.agree_on_buffers()
     data, recipe = session.data, session.recipe
@@ -185,7 +185,7 @@ def _measure(session: Session, at: Progressed) -> dict[str, float]:
     }
 
 
-def _finish(session: Session, folder: RunFolder, at: Progressed) -> Result:
+def _finish(session: Session, folder: RunFolder, at: TrainState) -> Result:
     """Predict with the best weights, and write the predictions and the summary."""
     tensors, meta = load_tensors(folder.best)
     session.judged.load_state_dict(tensors)
@@ -212,11 +212,11 @@ def _finish(session: Session, folder: RunFolder, at: Progressed) -> Result:
     return Result(folder.path, at.best_epoch, summaries["val"], summaries["test"], suites, at.history)
 
 
-def _out_of_patience(recipe: Recipe, at: Progressed) -> bool:
+def _out_of_patience(recipe: Recipe, at: TrainState) -> bool:
     return recipe.patience is not None and at.epoch - 1 - at.best_epoch >= recipe.patience and at.best is not None
 
 
-def _check_loss(session: Session, folder: RunFolder, at: Progressed) -> None:
+def _check_loss(session: Session, folder: RunFolder, at: TrainState) -> None:
     if bool(torch.isfinite(at.sums[0])):
         return
     raise TrainingStopped(
@@ -231,7 +231,7 @@ def _kept(folder: RunFolder) -> str:
     return "no checkpoint had been written yet."
 
 
-def _save(session: Session, folder: RunFolder, at: Progressed, better: bool) -> None:
+def _save(session: Session, folder: RunFolder, at: TrainState, better: bool) -> None:
     """Write what an epoch leaves; the state to resume from comes last, so that a break before it repeats the epoch."""
     if session.fabric.is_global_zero:
         _check_weights(session.judged, folder)

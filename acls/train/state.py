@@ -15,7 +15,7 @@ from acls.train.session import Session
 
 
 @dataclass
-class Progressed:
+class TrainState:
     """How far training is: with the weights and what the loss and the optimiser remember, all of a run's state."""
 
     epoch: int = 0
@@ -31,7 +31,7 @@ class Progressed:
     history: list[dict[str, float]] = field(default_factory=list)
 
 
-def save_resume(session: Session, folder: RunFolder, at: Progressed) -> None:
+def save_resume(session: Session, folder: RunFolder, at: TrainState) -> None:
     """Write all that the rest of the run depends on, of every process, as one file."""
     generators = distributed.all_gather(torch.get_rng_state()[None])
     sums = distributed.all_reduce(at.sums)
@@ -50,7 +50,7 @@ def save_resume(session: Session, folder: RunFolder, at: Progressed) -> None:
     save_state(folder.resume, state)
 
 
-def restore(session: Session, state: dict[str, Any]) -> Progressed:
+def restore(session: Session, state: dict[str, Any]) -> TrainState:
     """Put a session into a saved state; returns how far training was."""
     session.model.load_state_dict(state["model"])
     if session.average is not None:
@@ -62,7 +62,7 @@ def restore(session: Session, state: dict[str, Any]) -> Progressed:
         torch.set_rng_state(state["generators"][distributed.rank()].clone())  # a view of a row would crash torch
     if state["cuda"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(state["cuda"])
-    at = Progressed(**state["at"])
+    at = TrainState(**state["at"])
     if distributed.rank() != 0:  # the sums were saved over all processes
         at.sums = torch.zeros_like(at.sums)
     return at

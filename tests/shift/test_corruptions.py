@@ -70,7 +70,7 @@ def test_the_image_is_corrupted_before_it_is_normalised():
 def test_mistakes_are_told():
     with pytest.raises(InputError, match="did you mean 'noise'"):
         Corruption("nois", 1)
-    with pytest.raises(InputError, match="severity is 6"):
+    with pytest.raises(InputError, match="from 1 to 5, got 6"):
         Corruption("noise", 6)
     with pytest.raises(InputError, match=r"images \(N, C, H, W\)"):
         Corruption("noise", 1)(torch.zeros(3, 4), torch.arange(3))

@@ -18,7 +18,7 @@ from acls.predictions import Predictions
 from acls.recipes import LossOptions, load_recipe
 from acls.storage import load_tensors
 from acls.train import TrainingStopped, fit, open_run, predict_run
-from acls.train.live import Sample, outlook, regulariser
+from acls.train.epoch_metrics import Sample, above_margin, outlook, regulariser
 from acls.train.precision import check_bf16
 from acls.train.session import Session, build_optimizer
 from tests.train.quick import digits, maps
@@ -146,7 +146,7 @@ def test_every_number_of_an_epoch_that_can_choose_has_a_known_direction(tmp_path
     (row, *_) = fit(digits(epochs=1), tmp_path / "run", show=False).history
     measured = {name.removeprefix("val/") for name in row if name.startswith("val/")}
     told = set(selectable(maps=False))
-    described = {"n", "confidence", "temperature", "top_logit", "logit_gap"}
+    described = {"n", "confidence", "temperature", "top_logit", "logit_gap", "gap_above_margin", "top_above_margin"}
     rest = {name for name in measured - told - described if not name.startswith(("regulariser", "smoothing"))}
     assert told <= measured
     assert {name for name in rest if not name.endswith("_bound")} == set()
@@ -287,13 +287,16 @@ def test_the_margin_says_where_acls_is_active():
 def test_the_outlook_is_of_labelled_rows():
     sample = Sample(4)
     sample.add(*BATCH)
-    numbers = outlook(sample, -100)
+    numbers = outlook(sample, -100, margin=10.0)
     assert numbers["top_logit"] == pytest.approx((9 + 0.5 + 12) / 3)
     assert numbers["logit_gap"] == pytest.approx((9 + 0.5 + 12) / 3)
+    assert numbers["gap_above_margin"] == numbers["top_above_margin"] == pytest.approx(1 / 3)
+    shifted = above_margin(torch.tensor([[9.0, -3.0], [11.0, 10.0]]), 10.0)
+    assert shifted == {"gap_above_margin": 0.5, "top_above_margin": 0.5}
 
 
 def test_the_sample_of_dense_maps_is_bounded(monkeypatch):
-    monkeypatch.setattr("acls.train.live.SAMPLE", 1000)
+    monkeypatch.setattr("acls.train.epoch_metrics.SAMPLE", 1000)
     sample = Sample(10)
     for _ in range(10):
         sample.add(torch.zeros(1, 5, 40, 40), torch.zeros(1, 40, 40).long(), torch.zeros(1))

@@ -1,4 +1,4 @@
-"""What a user wants to see of calibration while the network trains.
+"""The numbers of an epoch: what a user wants to see of calibration while the network trains.
 
 The effective label q' = softmax(z) - dL/dz is what the loss really trains a position towards; with the one-hot label q,
 q - q' is what its regulariser takes from each class.
@@ -26,7 +26,7 @@ ACTIVE = 1e-6
 
 
 class Sample:
-    """Logits and targets of an evaluation, every so-manyth pixel of dense maps, so that memory stays bounded."""
+    """Logits and targets of an evaluation, of dense maps a grid of pixels, so that memory stays bounded."""
 
     def __init__(self, samples: int) -> None:
         """Expect so many samples, over all processes."""
