@@ -69,8 +69,6 @@ def run(args: argparse.Namespace) -> int:
         from acls.losses import make_loss
 
         make_loss("ACLS", form=args.form)  # raises for a form that does not exist
-    if args.seeds < 1:
-        raise InputError("--seeds must be 1 or more")
     setup = Setup(
         Path(args.out),
         make_engine(args.engine, workers=args.workers, address=args.address),

@@ -103,7 +103,7 @@ def test_data_are_named_as_a_comparison_names_them_so_that_runs_are_shared(tmp_p
         (["table3", "--data", "cifar10"], "write NAME=PATH"),
         (["table3", "--data", "cifr10=."], "did you mean 'cifar10'"),
         (["table3", "--data", "cifar10=nowhere.zip"], "there is no nowhere.zip"),
-        (["table3", "--seeds", "0"], "1 or more"),
+        (["table3", "--seeds", "0"], "--seeds: expected a whole number in [1, 1000]"),
         (["table3", "--loss.form", "papr"], "did you mean 'paper'"),
     ],
 )
