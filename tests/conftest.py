@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
+GOLDEN = Path(__file__).parent / "golden" / "losses.json"
 SHARED = Path(os.environ.get("ACLS_SHARED", Path(__file__).parents[2] / "shared"))
 
 
 @pytest.fixture(scope="session")
 def shared():
-    """The folder of golden values and real data beside the clone."""
+    """The folder of real data beside the clone."""
     if not SHARED.is_dir():
         pytest.skip(f"no real data at {SHARED}: set ACLS_SHARED to its folder")
     return SHARED

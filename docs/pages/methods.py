@@ -13,7 +13,7 @@ from .when import opening
 
 ONE_PASS = "One pass over the logits, O(N K) in time, as cross-entropy."
 COST = {
-    "MMCE": "All pairs of the batch are compared, pixels too: O(N K + N²) in time, O(N²) in memory.",
+    "MMCE": "All pairs of the batch are compared, pixels too, by sorting: O(N K + N log N) in time, O(N) in memory.",
     "CPC": "All pairs of classes are compared: O(N K²) in time.",
     "CaPE": "A prediction of the whole training set before every `every`-th epoch.",
     "AdaFocal": "One pass over the logits, and a prediction of the validation set after each epoch.",

@@ -30,6 +30,7 @@ from acls.calibrators.odds import log_complement
 from acls.errors import InputError
 from tests.calibrators.synthetic import overconfident, sample, well_calibrated
 from tests.calibrators.test_temperature import golden_logits
+from tests.conftest import GOLDEN
 
 
 def held_out(calibrator, logits, target):
@@ -312,8 +313,8 @@ def test_spline_recovers_the_accuracy_at_each_confidence():
 
 
 @pytest.fixture(scope="module")
-def golden(shared):
-    told = json.loads((shared / "golden" / "losses.json").read_text())
+def golden():
+    told = json.loads(GOLDEN.read_text())
     return golden_logits(), torch.tensor(told["metrics"]["labels"]), told["posthoc"]["mix_n_match"]
 
 

@@ -10,6 +10,7 @@ import torch
 from acls.calibrators import Temperature
 from acls.errors import InputError
 from tests.calibrators.synthetic import overconfident
+from tests.conftest import GOLDEN
 
 
 def nll_at(logits, target, temperature):
@@ -37,8 +38,8 @@ def golden_logits():
 
 
 @pytest.fixture(scope="module")
-def golden(shared):
-    told = json.loads((shared / "golden" / "losses.json").read_text())
+def golden():
+    told = json.loads(GOLDEN.read_text())
     return golden_logits(), torch.tensor(told["metrics"]["labels"]), told["posthoc"]
 
 

@@ -8,11 +8,12 @@ import torch
 
 from acls.metrics import Suite
 from acls.metrics.protocols import PROTOCOLS, reference_ace
+from tests.conftest import GOLDEN
 
 
 @pytest.fixture(scope="module")
-def golden(shared):
-    return json.loads((shared / "golden" / "losses.json").read_text())
+def golden():
+    return json.loads(GOLDEN.read_text())
 
 
 @pytest.fixture(scope="module")
