@@ -1,4 +1,4 @@
-"""Drift without labels: have the confidences of new data moved away from those that the model was calibrated on?"""
+"""Drift: have confidences, classes or accuracy of new data moved away from those that the model was calibrated on?"""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from acls.calibrators import Vector
 from acls.errors import InputError
 from acls.metrics import Confidences
 from acls.metrics.batch import Batch
-from acls.metrics.intervals import holm
+from acls.metrics.distributions import chi_squared_tail, holm, normal_tail
 from acls.predictions import Predictions
 from acls.shapes import IGNORE_INDEX
 
@@ -23,8 +24,11 @@ PSI_ALARM = 0.1
 """The usual threshold of the population stability index: below it, a difference is too small to matter."""
 DROP_ALARM = 0.02
 """The fall of the predicted accuracy from which on it matters, whatever the index says."""
+LABEL_ALARM = 0.1
+"""The share of samples whose class would have to change, from which on a shift of the classes matters."""
 GROUPS = 10
 MOST_CLASSES = 1000
+_EM_STEPS = 1000
 
 
 @dataclass
@@ -39,6 +43,8 @@ class Profile:
     """The confidences as a fine histogram; the events in it are hits where there are labels."""
     classes: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
     """How often each class was predicted."""
+    confusion: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.float64))
+    """How often each class (row) was predicted for each label (column), of the rows that have labels."""
     images: set[int] = field(default_factory=set)
 
     def add(self, p: Predictions) -> None:
@@ -48,6 +54,7 @@ class Profile:
             p = p[known]
             self.labelled += len(p)
             self.hits += int(p.correct().sum())
+            self._confuse(p)
         if len(p) == 0:
             return
         sure, predicted = p.top()
@@ -59,6 +66,15 @@ class Profile:
         self.n += len(p)
         if p.image is not None:
             self.images.update(p.image.unique().tolist())  # type: ignore[no-untyped-call]
+
+    def _confuse(self, p: Predictions) -> None:
+        predicted, labels = (part.clamp(max=MOST_CLASSES - 1) for part in (p.top()[1], p.labels))
+        size = max(
+            len(self.confusion), int(predicted.max()) + 1, int(labels.max()) + 1, min(p.n_classes or 0, MOST_CLASSES)
+        )
+        counts = torch.bincount(predicted * size + labels, minlength=size * size).view(size, size).double()
+        counts[: len(self.confusion), : len(self.confusion)] += self.confusion
+        self.confusion = counts
 
     @property
     def independent(self) -> int:
@@ -100,10 +116,56 @@ class Drift:
     psi: float
     checks: dict[str, Check]
     """``ks``: Kolmogorov-Smirnov on the confidences; ``psi``: stability index over tenths of the calibration set's
-    confidences; ``classes``: how often each class is predicted."""
+    confidences; ``classes``: how often each class is predicted; where the new data has labels, ``labels``: how often
+    each class is the label, and ``accuracy``."""
+    shares_calibration: tuple[float, ...]
+    """How often each class is the label."""
+    shares_new: tuple[float, ...]
+    """The same of the new data, counted where it has labels; else the shares that make its predictions most likely if
+    each class is predicted as on the calibration set (Saerens et al., Neural Computation 2002; Lipton et al., ICML
+    2018)."""
+    label_noise: float
+    """What `label_shift` would be on average by chance alone."""
     alpha: float
     psi_alarm: float
     drop_alarm: float
+    label_alarm: float
+
+    @property
+    def label_shift(self) -> float:
+        """The share of samples whose class would have to change: half the sum of the shares' differences."""
+        pairs = zip(self.shares_calibration, self.shares_new, strict=True)
+        return math.fsum(abs(one - other) for one, other in pairs) / 2
+
+    @property
+    def labels_alarm(self) -> bool:
+        """Whether the classes are other than they were, beyond chance and by enough to matter."""
+        name = "labels" if "labels" in self.checks else "classes"
+        return self.checks[name].p < self.alpha and self.label_shift - self.label_noise >= self.label_alarm
+
+    @property
+    def accuracy_alarm(self) -> bool:
+        """Whether the labels of the new data say that accuracy fell, beyond chance and by enough to matter."""
+        if self.accuracy_new is None or "accuracy" not in self.checks:
+            return False
+        return (
+            self.checks["accuracy"].p < self.alpha and self.accuracy_calibration - self.accuracy_new > self.drop_alarm
+        )
+
+    def calibrator(self) -> Vector:
+        """A calibrator that corrects for the classes' new shares: each logit is shifted by log (new / old share).
+
+        It comes before or after a temperature fitted on the calibration set, and is right where nothing but the shares
+        has changed. A class that the calibration set does not have stays as it is.
+        """
+        if len(self.shares_new) >= MOST_CLASSES:
+            raise InputError(f"expected fewer than {MOST_CLASSES} classes to correct for their shares")
+        old, new = (torch.tensor(part, dtype=torch.float64) for part in (self.shares_calibration, self.shares_new))
+        ratio = torch.where(old > 0, new.clamp(min=0.5 / self.n_new) / old.clamp(min=1e-300), 1.0)
+        result = Vector()
+        result.register_buffer("weight", torch.ones(len(old)))
+        result.register_buffer("bias", ratio.log().float())
+        return result
 
     @property
     def significant(self) -> bool:
@@ -117,7 +179,12 @@ class Drift:
 
     @property
     def alarm(self) -> bool:
-        """Whether they differ beyond chance and by enough to matter."""
+        """Whether they differ beyond chance and by enough to matter: in confidences, classes or known accuracy."""
+        return self.confidence_alarm or self.labels_alarm or self.accuracy_alarm
+
+    @property
+    def confidence_alarm(self) -> bool:
+        """Whether the confidences do, or the accuracy that they predict."""
         sinks = self.drop > max(self.drop_alarm, self.accuracy_margin)
         return self.significant and (self.psi >= self.psi_alarm or sinks)
 
@@ -130,7 +197,24 @@ class Drift:
         moved += f"{low:.2%} to {high:.2%}, ± {self.accuracy_margin:.2%}"
         if not self.alarm:
             return f"Drift beyond chance, but small ({moved}): nothing to do yet."
-        return f"Drift ({moved}): check the new data, and calibrate again on labelled samples of it."
+        said = []
+        if self.accuracy_alarm and self.accuracy_new is not None:
+            said.append(
+                f"Accuracy fell from {self.accuracy_calibration:.2%} to {self.accuracy_new:.2%} by the new labels: "
+                "calibrate again on them, or train again."
+            )
+        if self.labels_alarm:
+            changes = zip(self.shares_calibration, self.shares_new, strict=True)
+            ratios = sorted(enumerate(changes), key=lambda pair: -abs(pair[1][1] - pair[1][0]))[:3]
+            most = ", ".join(f"class {k} {old:.1%} to {new:.1%}" for k, (old, new) in ratios)
+            how = "by the new labels" if "labels" in self.checks else "as estimated from the predictions"
+            said.append(
+                f"Label shift: {self.label_shift:.1%} of the samples have other classes than before, {how} ({most}); "
+                "--out saves a calibrator that corrects for it."
+            )
+        if self.confidence_alarm:
+            said.append(f"Drift ({moved}): check the new data, and calibrate again on labelled samples of it.")
+        return " ".join(said)
 
     def as_json(self) -> dict[str, Any]:
         """A plain object."""
@@ -138,6 +222,12 @@ class Drift:
         checks = {name: {"distance": check.distance, "p": check.p} for name, check in self.checks.items()}
         return {
             "alarm": self.alarm,
+            "alarms": {
+                "confidence": self.confidence_alarm,
+                "labels": self.labels_alarm,
+                "accuracy": self.accuracy_alarm,
+            },
+            "label_shift": self.label_shift,
             "significant": self.significant,
             "drop": self.drop,
             **plain,
@@ -161,6 +251,7 @@ def compare(
     alpha: float = ALPHA,
     psi_alarm: float = PSI_ALARM,
     drop_alarm: float = DROP_ALARM,
+    label_alarm: float = LABEL_ALARM,
 ) -> Drift:
     """Check new data against the calibration set. Rows of one image are not independent: images count then."""
     if calibration.labelled == 0:
@@ -175,8 +266,23 @@ def compare(
         "psi": (psi, psi_p),
         "classes": _same_classes(calibration.classes, new.classes, sizes),
     }
+    width = max(len(calibration.confusion), len(new.confusion), len(new.classes))
+    confusion = _padded(calibration.confusion, width)
+    old = confusion.sum(0)
+    accuracy = calibration.hits / calibration.labelled
+    if new.labelled:
+        counted = _padded(new.confusion, width).sum(0)
+        found["labels"] = _same_classes(old, counted, sizes)
+        found["accuracy"] = _same_accuracy(accuracy, new.hits / new.labelled, sizes)
+        shares_new = counted / counted.sum()
+    else:
+        shares_new = _shares(confusion, _padded(new.classes.double()[:, None], width)[:, 0])
+    share = old / old.sum()
+    noise = float((share * (1 - share)).sqrt().sum()) * math.sqrt((1 / sizes[0] + 1 / sizes[1]) / (2 * math.pi))
+    if not new.labelled and (distance := found["classes"][0]) > 0:  # confused classes make more of a difference
+        noise *= max(1.0, float((shares_new - share).abs().sum()) / 2 / distance)
     corrected = holm([p for _, p in found.values()])
-    accuracy, by_confidence = calibration.hits / calibration.labelled, _by_confidence(before, after)
+    by_confidence = _by_confidence(before, after)
     spread = accuracy * (1 - accuracy) / sizes[0] + max(0.0, by_confidence * (1 - by_confidence)) / sizes[1]
     return Drift(
         n_calibration=calibration.n,
@@ -190,9 +296,13 @@ def compare(
         accuracy_new=new.hits / new.labelled if new.labelled else None,
         psi=psi,
         checks={name: Check(distance, p) for (name, (distance, _)), p in zip(found.items(), corrected, strict=True)},
+        label_noise=noise,
+        shares_calibration=tuple(share.tolist()),
+        shares_new=tuple(shares_new.tolist()),
         alpha=alpha,
         psi_alarm=psi_alarm,
         drop_alarm=drop_alarm,
+        label_alarm=label_alarm,
     )
 
 
@@ -218,7 +328,7 @@ def _stability(before: Tensor, after: Tensor, sizes: Sequence[int]) -> tuple[flo
     total = held.sum(1, keepdim=True)
     share = held.clamp(min=0.5) / total
     psi = float(((share[1] - share[0]) * (share[1] / share[0]).log()).sum())
-    return psi, _chi_squared(psi / (1 / sizes[0] + 1 / sizes[1]), held.shape[1] - 1)
+    return psi, chi_squared_tail(psi / (1 / sizes[0] + 1 / sizes[1]), held.shape[1] - 1)
 
 
 def _same_classes(before: Tensor, after: Tensor, sizes: Sequence[int]) -> tuple[float, float]:
@@ -237,7 +347,7 @@ def _same_classes(before: Tensor, after: Tensor, sizes: Sequence[int]) -> tuple[
         pooled = (share * weight).sum(0) / weight.sum()
     kept = pooled > 0
     statistic = float((weight * (share - pooled).square() / pooled.clamp(min=1e-300))[:, kept].sum())
-    return distance, _chi_squared(statistic, int(kept.sum()) - 1)
+    return distance, chi_squared_tail(statistic, int(kept.sum()) - 1)
 
 
 def _in_tenths(before: Tensor, part: Tensor) -> Tensor:
@@ -269,9 +379,30 @@ def _by_threshold(before: Tensor, after: Tensor) -> float:
     return float((new[:cell].sum() + part * new[cell]) / new.sum())
 
 
-def _chi_squared(statistic: float, freedom: int) -> float:
-    """The probability of a chi-squared value at least as large."""
-    if freedom < 1:
-        return 1.0
-    half = torch.tensor([freedom / 2, statistic / 2], dtype=torch.float64)
-    return float(torch.special.gammaincc(half[0], half[1]))
+def _padded(counts: Tensor, width: int) -> Tensor:
+    """Counts of at least so many classes."""
+    rows, columns = counts.shape
+    return torch.nn.functional.pad(counts, (0, width - columns if columns > 1 else 0, 0, width - rows))
+
+
+def _same_accuracy(before: float, after: float, sizes: Sequence[int]) -> tuple[float, float]:
+    """The difference of two accuracies, and the p of a test of two shares."""
+    pooled = (before * sizes[0] + after * sizes[1]) / sum(sizes)
+    spread = math.sqrt(pooled * (1 - pooled) * (1 / sizes[0] + 1 / sizes[1]))
+    return after - before, normal_tail(abs(after - before) / spread) if spread else 1.0
+
+
+def _shares(confusion: Tensor, predicted: Tensor) -> Tensor:
+    """The classes' shares that make so many predictions of each class most likely, by expectation maximisation."""
+    labels = confusion.sum(0)
+    by_label = confusion / labels.clamp(min=1)
+    shares, seen = labels / labels.sum(), predicted / predicted.sum()
+    for _ in range(_EM_STEPS):
+        expected = by_label @ shares
+        ratio = torch.where(expected > 0, seen / expected.clamp(min=1e-300), 0.0)
+        following = shares * (by_label.T @ ratio)
+        following /= following.sum()
+        if float((following - shares).abs().max()) < 1e-8:
+            break
+        shares = following
+    return shares

@@ -18,7 +18,7 @@ from acls.data.keyed import generator
 from acls.data.parts import Batch, Data, Part
 from acls.errors import InputError, suggest
 from acls.metrics import Suite
-from acls.metrics.intervals import noise_floor
+from acls.metrics.significance import noise_floor
 from acls.models import CATALOGUE, ModelOptions
 from acls.recipes import Recipe, find
 from acls.shapes import IGNORE_INDEX

@@ -2,7 +2,9 @@
 
 Three tests ask whether the differences are more than chance: of the confidences (Kolmogorov-Smirnov, and the population
 stability index over tenths of the calibration set), and of how often each class is predicted. Accuracy on the new data
-is predicted from its confidences. The alarm is raised where a difference is beyond chance and large enough to matter.
+is predicted from its confidences. Labels, where the new data has some, tell accuracy and classes themselves. The alarm
+is raised where a difference is beyond chance and large enough to matter; a shift of the classes is one of its own, with
+the new shares of the classes, and --out saves a calibrator that corrects for it.
 
 Exit code 0: no alarm. 1: alarm. 2: a file or a name was not found.
 """
@@ -15,6 +17,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from acls.cli.inputs import NAMES, add_columns, columns_of, with_progress
+from acls.cli.output import add_force, check_out
+from acls.errors import InputError
 from acls.options import number
 
 if TYPE_CHECKING:
@@ -25,6 +29,7 @@ examples:
   acls drift calibration.npz monday.npz
   acls drift val.parquet 'logs/2025-06-*.parquet' --probs p --json
   acls drift val.npz new.npz --alpha 0.001 --psi 0.25
+  acls drift val.npz new.npz --out shift.safetensors && acls apply shift.safetensors new.npz corrected.npz
 
 {NAMES}"""
 
@@ -49,6 +54,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=0.02,
         help="fall of the predicted accuracy from which on it matters",
     )
+    parser.add_argument(
+        "--label-shift",
+        type=number(float, "[0, 1]"),
+        default=0.1,
+        help="share of samples with another class from which on that matters",
+    )
+    parser.add_argument("--out", metavar="FILE", help="save a calibrator that corrects for the classes' new shares")
+    add_force(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     add_columns(parser)
@@ -56,6 +69,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print what was found; 1 for an alarm."""
+    if args.out is not None and not args.out.endswith(".safetensors"):
+        raise InputError(f"cannot write {args.out}: name a file that ends in .safetensors")
     from acls.drift import compare, profile
     from acls.predictions import open_batches
 
@@ -67,7 +82,11 @@ def run(args: argparse.Namespace) -> int:
         return profile(with_progress(batches, f"reading {path}", quiet=args.quiet), ignore_index=args.ignore_index)
 
     known, new = look(args.calibration, unlabelled=False), look(args.new, unlabelled=True)
-    found = compare(known, new, alpha=args.alpha, psi_alarm=args.psi, drop_alarm=args.drop)
+    limits = {"alpha": args.alpha, "psi_alarm": args.psi, "drop_alarm": args.drop, "label_alarm": args.label_shift}
+    found = compare(known, new, **limits)
+    if args.out is not None:
+        check_out(args, args.out, "calibrator", args.calibration, args.new)
+        found.calibrator().save(args.out)
     if args.json:
         print(json.dumps(found.as_json(), indent=2))
     else:
@@ -88,7 +107,10 @@ def _print(found: Drift, *, by_image: bool) -> None:
         table.add("accuracy by its labels %", "", percent(found.accuracy_new))
     print(table.text(), end="\n\n")
     tests = Table(["test", "distance", "p"])
-    titles = {"ks": "confidences (KS)", "psi": "confidences (PSI)", "classes": "predicted classes"}
+    titles = {
+        "ks": "confidences (KS)", "psi": "confidences (PSI)", "classes": "predicted classes",
+        "labels": "classes by label", "accuracy": "accuracy by label",
+    }  # fmt: skip
     for name, check in found.checks.items():
         tests.add(titles[name], f"{check.distance:.4f}", "< 0.001" if check.p < 0.001 else f"{check.p:.3f}")
     print(tests.text(), end="\n\n")

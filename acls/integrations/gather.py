@@ -16,7 +16,7 @@ from acls.errors import InputError
 from acls.metrics import Suite
 from acls.metrics.bins import BINS
 from acls.metrics.catalogue import names
-from acls.metrics.intervals import noise_floor
+from acls.metrics.significance import noise_floor
 from acls.predictions import Predictions
 from acls.shapes import IGNORE_INDEX, flatten
 

@@ -165,3 +165,37 @@ def test_real_networks_shift_is_found(shared):
     assert not drift(first, second).alarm
     blurred = Predictions(second.scores * 0.5, second.labels, "logits")
     assert drift(first, blurred).alarm
+
+
+def test_a_label_shift_is_an_alarm_of_its_own_with_the_new_shares_and_a_calibrator(tmp_path, capsys):
+    before, after = made(4000, 1), made(8000, 2)
+    weight = torch.tensor([3.0, 3.0, 1.0, 1.0, 1.0])
+    kept = torch.multinomial(weight[after.labels], 3000, generator=torch.Generator().manual_seed(3))
+    shifted = after[kept]
+    truth = torch.bincount(shifted.labels, minlength=5) / len(shifted)
+    unlabelled = Predictions(shifted.scores, shifted.labels * 0 - 100, "logits")
+    found = drift(before, unlabelled)
+    assert found.labels_alarm
+    assert "Label shift" in found.verdict()
+    assert found.shares_new == pytest.approx(truth.tolist(), abs=0.05)
+    assert drift(before, shifted).shares_new == pytest.approx(truth.tolist())
+    calibrator = found.calibrator()
+    corrected = torch.nn.functional.nll_loss(calibrator(shifted.scores), shifted.labels)
+    assert corrected < torch.nn.functional.cross_entropy(shifted.scores, shifted.labels) - 0.01
+    assert not drift(before, made(3000, 5)).labels_alarm
+    for name, part in (("before", before), ("new", unlabelled)):
+        part.save(tmp_path / f"{name}.safetensors")
+    out = tmp_path / "shift.safetensors"
+    command = ["drift", str(tmp_path / "before.safetensors"), str(tmp_path / "new.safetensors"), "--out", str(out)]
+    assert main([*command, "--quiet", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["alarms"]["labels"]
+    assert type(calibrator).load(out)(shifted.scores) == pytest.approx(calibrator(shifted.scores))
+
+
+def test_labels_of_the_new_data_tell_a_fall_of_accuracy_that_confidences_hide():
+    before, after = made(3000, 1), made(2000, 2)
+    labels = torch.where(torch.arange(2000) % 5 == 0, (after.labels + 1) % 5, after.labels)
+    found = drift(before, Predictions(after.scores, labels, "logits"))
+    assert found.accuracy_alarm
+    assert "Accuracy fell" in found.verdict()
+    assert not drift(before, after).accuracy_alarm
