@@ -35,10 +35,10 @@ class Activity:
 
 
 def prepare(values: Tensor, title: str = "", *, largest: float = LARGEST, bins: int = BINS) -> Activity:
-    """Compute the histogram of the regulariser's values, one a sample; values beyond ``largest`` count as it."""
+    """Compute the histogram of the regulariser's values, one per sample; values beyond ``largest`` count as it."""
     values = values.detach().double().flatten()
     if values.numel() == 0 or not bool(torch.isfinite(values).all()):
-        raise InputError(f"one finite value a sample is called for, but {values.numel()} came, not all finite")
+        raise InputError(f"expected one finite value per sample, got {values.numel()} values that are not all finite")
     index = (values.clamp(0, largest) / largest * bins).long().clamp(max=bins - 1)
     shares = torch.bincount(index, minlength=bins).double() / values.numel()
     return Activity(
@@ -58,7 +58,7 @@ def penalties(loss: Loss, logits: Tensor, target: Tensor, index: Tensor | None =
         raise InputError(f"{loss!r} has no regulariser")
     if any(value.ndim == 0 for value in total):
         raise InputError(
-            f'{loss!r} gives no value a sample: pass reduction="none", which a loss of pairs does not have'
+            f'{loss!r} gives no value per sample: pass reduction="none", which a loss of pairs does not have'
         )
     return torch.stack(total).sum(0)
 

@@ -1,4 +1,4 @@
-"""A metric over the epochs of training, a line a method with its seeds' spread."""
+"""A metric over the epochs of training, a line per method with its seeds' spread."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def prepare(methods: Mapping[str, Sequence[History]], metric: str = "ece", *, pa
 
 
 def draw(data: Epochs, ax: Axes) -> None:
-    """Draw a line a method, and the range of its seeds where there are several."""
+    """Draw a line per method, and the range of its seeds where there are several."""
     shown = metric_of(data.metric)
     for number, (name, line) in enumerate(data.methods.items()):
         mean, low, high = ([shown.scale * value for value in part] for part in (line.mean, line.low, line.high))

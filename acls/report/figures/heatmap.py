@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """Mean values: a row a value of the first setting, a column a value of the second; None where nothing was run."""
+    """Means: one row per value of the first setting, one column per value of the second; None where none was run."""
 
     metric: str
     settings: tuple[str, str]

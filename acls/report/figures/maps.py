@@ -34,8 +34,7 @@ def top_maps(
     """Confidence, correctness and which pixels count, ``(N, H, W)`` each, of scores ``(N, K, H, W)``."""
     if scores.ndim != 4 or labels.shape != scores.shape[:1] + scores.shape[2:]:
         raise InputError(
-            f"scores {tuple(scores.shape)} and labels {tuple(labels.shape)} came, "
-            "but maps (N, K, H, W) and (N, H, W) are called for"
+            f"expected scores (N, K, H, W) and labels (N, H, W), got {tuple(scores.shape)} and {tuple(labels.shape)}"
         )
     confidence, predicted = Predictions(flatten_logits(scores), labels.reshape(-1).long(), kind).top()
     right = predicted.view(labels.shape) == labels

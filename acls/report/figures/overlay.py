@@ -31,7 +31,7 @@ def prepare(methods: Mapping[str, Reliability]) -> Overlay:
 
 
 def draw(data: Overlay, ax: Axes) -> None:
-    """Draw a line a method: accuracy against confidence, with the 95 % interval of each bin as a bar."""
+    """Draw a line per method: accuracy against confidence, with the 95 % interval of each bin as a bar."""
     diagonal(ax)
     for number, (name, one) in enumerate(data.methods.items()):
         rows = [row for row in one.rows if row.count >= FEWEST]

@@ -42,12 +42,12 @@ def strip_under(height: float = 4.4) -> tuple[Figure, list[Axes]]:
 
 
 def colour(number: int) -> str:
-    """The colour of the so-manyeth of several things."""
+    """The colour of one of several things, by its number."""
     return PALETTE[number % len(PALETTE)]
 
 
 def marker(number: int) -> str:
-    """The marker of the so-manyeth of several things; it changes its pairing with the colour after a round."""
+    """The marker of one of several things, by its number; it changes its pairing with the colour after a round."""
     return MARKERS[(number + number // len(PALETTE)) % len(MARKERS)]
 
 
