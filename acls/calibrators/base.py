@@ -19,6 +19,7 @@ from acls.errors import InputError
 from acls.modules import Configured
 from acls.shapes import IGNORE_INDEX, check_logits, flatten_logits, unflatten_logits
 
+TOO_FEW = "too few samples"
 ROWS_PER_VALUE = 10
 """Fewer rows than this for each learned value are too few to trust a fit."""
 
@@ -249,8 +250,8 @@ class Calibrator(Configured):
         n, values = int(counts.sum()), self._values(counts.numel())
         if n < ROWS_PER_VALUE * values:
             doubts.append(
-                f"too few samples: {n} for the {values} values that {type(self).__name__} learns; "
-                f"{ROWS_PER_VALUE * values} or more are called for"
+                f"{TOO_FEW}: {n} for the {values} values that {type(self).__name__} learns; "
+                f"at least {ROWS_PER_VALUE * values} are needed"
             )
         missing = (counts == 0).nonzero().flatten().tolist()
         if missing:

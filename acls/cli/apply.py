@@ -16,7 +16,6 @@ from acls.cli.output import add_force, add_output, check_out, say
 from acls.errors import InputError
 
 if TYPE_CHECKING:
-    from acls.calibrators import Calibrator
     from acls.predictions import Predictions
 
 EXAMPLE = f"""\
@@ -44,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
     from acls.calibrators import Calibrator
     from acls.predictions import open_batches, save_batches
     from acls.predictions.writers import check_suffix
+    from acls.results.recommending import check_pointwise
 
     check_suffix(args.out)
     calibrator = Calibrator.load(args.calibrator)
@@ -67,12 +67,3 @@ def run(args: argparse.Namespace) -> int:
     told = {"file": args.out, "calibrator": repr(calibrator)}
     say(args, told, f"{args.out}: log-probabilities calibrated by {calibrator!r}")
     return 0
-
-
-def check_pointwise(calibrator: Calibrator) -> None:
-    """Raise for a calibrator of whole maps, which the rows of a file do not make."""
-    if not calibrator.pointwise:
-        raise InputError(
-            f"{type(calibrator).__name__} needs a position's neighbours, but a file holds positions one by one: "
-            "use it in Python, on maps (N, K, H, W)"
-        )

@@ -10,25 +10,22 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from acls.cli.engines import add_engine, engine_of
-from acls.cli.output import say
+from acls.cli.output import say, show_table
 from acls.cli.settings import add_settings, apply, settings_of
 from acls.errors import InputError
 from acls.options import leaves
 from acls.recipes import RECIPES, Recipe, find, load_recipe
 
 if TYPE_CHECKING:
-    from acls.evaluation import Evaluation
-    from acls.metrics import Blocks
-    from acls.report.tables import Table
+    from acls.results import Record
     from acls.study.ranking import Ranked
     from acls.study.runs import Failed
-    from acls.study.store import Row
 
 EXAMPLE = """\
 examples:
@@ -72,9 +69,12 @@ def run(args: argparse.Namespace) -> int:
     """Run or go on with the study and print its table; 1 where some training failed."""
     if args.predictions:
         return _compare_files(args)
+    from acls.report.page import write
+    from acls.report.results import RANKED
     from acls.study.engine import set_threads
     from acls.study.progress import Progress
-    from acls.study.runs import chosen, evaluated, outputs, plan, run_study
+    from acls.study.ranking import rank
+    from acls.study.runs import chosen, detailed, plan, run_study
     from acls.study.store import Store
 
     recipe = study_recipe(args)
@@ -89,15 +89,12 @@ def run(args: argparse.Namespace) -> int:
         print(f"acls compare: stopped; the same command goes on with the study in {folder}", file=sys.stderr)
         return 130
     set_threads(engine.threads)
-    rows = chosen(cells, Store(folder).rows())
-
-    def blocks(row: Row) -> Blocks:
-        counted = evaluated(outputs(folder, row)).blocks
-        assert counted is not None
-        return counted
-
-    ranked = _ranked(rows, blocks)
-    page = None if args.no_report or not rows else _write_page(folder)
+    rows = detailed(folder, chosen(cells, Store(folder).rows()))
+    ranked = rank(rows, RANKED)
+    page = None
+    if rows and not args.no_report:
+        page = folder / "report.html"
+        write(folder, page, ranked=ranked)
     _show(args, rows, ranked, failed, page)
     return 1 if failed else 0
 
@@ -137,34 +134,21 @@ def _compare_files(args: argparse.Namespace) -> int:
         )
     if len(args.predictions) < 2:
         raise InputError("--predictions calls for two files or more: `acls evaluate` measures one")
-    from acls.evaluation import evaluate
-    from acls.metrics.bins import BINS
-    from acls.metrics.intervals import REPLICATES
-    from acls.predictions import open_batches
-    from acls.study.runs import NONE, numbers
-    from acls.study.store import Row
+    from acls.report.results import RANKED
+    from acls.results import Record, evaluate
+    from acls.study.ranking import rank
 
-    names = [Path(path).stem for path in args.predictions]
-    names = names if len(set(names)) == len(names) else list(args.predictions)
-    if len(set(names)) < len(names):
+    named = [Path(path).stem for path in args.predictions]
+    named = named if len(set(named)) == len(named) else list(args.predictions)
+    if len(set(named)) < len(named):
         raise InputError("--predictions names a file twice")
-    rows: list[Row] = []
-    counted: dict[str, Evaluation] = {}
-    for name, path in zip(names, args.predictions, strict=True):
-        evaluation = evaluate(open_batches(path))
-        counted[name] = evaluation
-        if not evaluation.same_samples(counted[names[0]]):
+    records = []
+    for name, path in zip(named, args.predictions, strict=True):
+        result = evaluate(path, by_image=None, compare=True)
+        records.append(Record(name, None, "none", result, {"unit": result.unit}))
+        if result.labels != records[0].result.labels:
             raise InputError(f"{path} has other labels than {args.predictions[0]}: both must hold the same samples")
-        worth = evaluation.worth(REPLICATES)
-        protocol = {"bins": BINS, "edges": "(lo, hi]", "pooled": True}
-        rows.append(Row(name, 0, "", NONE, "", worth.n, numbers(worth), protocol, 0.0, str(path), {}))
-
-    def blocks(row: Row) -> Blocks:
-        found = counted[row.method].blocks
-        assert found is not None
-        return found
-
-    _show(args, rows, _ranked(rows, blocks), [], None)
+    _show(args, records, rank(records, RANKED), [], None)
     return 0
 
 
@@ -175,75 +159,74 @@ def _of_studies(args: argparse.Namespace) -> list[str]:
     return [f"--{name.replace('_', '-')}" for name in given] + ["--engine"] * (args.engine != "local")
 
 
-def _ranked(rows: Sequence[Row], blocks: Callable[[Row], Blocks]) -> list[Ranked]:
-    from acls.report.results import RANKED
-    from acls.study.ranking import rank
-
-    return rank(rows, RANKED, blocks)
-
-
-def _columns(rows: Sequence[Row]) -> list[str]:
-    from acls.metrics.catalogue import names
-
-    return [name for name in names(1) if any(name in row.metrics for row in rows)]
-
-
-def _write_page(folder: Path) -> Path:
-    from acls.report.page import write
-
-    page = folder / "report.html"
-    write(folder, page)
-    return page
-
-
 def _show(
     args: argparse.Namespace,
-    rows: Sequence[Row],
+    records: Sequence[Record],
     ranked: Sequence[Ranked],
     failed: Sequence[Failed],
     page: Path | None,
 ) -> None:
+    """The answer first, then each method against the first, then the table and what was ranked."""
     if args.json:
-        told = {
-            "rows": [asdict(row) for row in rows],
-            "ranking": [asdict(one) | {"significant": one.significant} for one in ranked],
+        plain = {
+            "rows": [_as_json(one) for one in records],
+            "ranking": [
+                asdict(one) | {"next": one.next, "difference": one.difference, "significant": one.significant}
+                for one in ranked
+            ],
             "failed": [asdict(one) for one in failed],
             "report": None if page is None else str(page),
         }
-        say(args, told)
-    elif rows:
-        from acls.report.results import signs
-        from acls.report.tables import paragraph
-
-        print(_table(rows, ranked).text(), "\n")
-        if ranked:
-            print(_ranking_table(ranked).text(), "\n")
-        seeds = len({row.seed for row in rows})
-        spread = "mean ± standard deviation over seeds; " if seeds > 1 else ""
-        floor = "floor: the ECE that a calibrated model with these confidences would show at this n. "
-        print(paragraph(spread + floor + signs(seeds)))
+        say(args, plain)
+    elif records:
+        _print(args, records, ranked)
         if page is not None:
             print(f"\nreport: {page}")
-    for one in failed:
-        print(f"acls compare: {one.method}, seed {one.seed}: {one.why}", file=sys.stderr)
+    for failure in failed:
+        print(f"acls compare: {failure.method}, seed {failure.seed}: {failure.why}", file=sys.stderr)
 
 
-def _table(rows: Sequence[Row], ranked: Sequence[Ranked]) -> Table:
-    from acls.report.results import marks_of, results_table
+def _as_json(record: Record) -> dict[str, Any]:
+    """A record as one object, its numbers under ``metrics`` by name, as 0.1.0 had them, and whole under ``result``."""
+    result = record.result
+    numbers = {
+        name: {
+            "value": one.value,
+            "debiased": one.debiased,
+            "low": one.low,
+            "high": one.high,
+            "floor": result.get(f"{name}_floor"),
+        }
+        for name, one in result.estimates.items()
+    }
+    about = {name: value for name, value in vars(record).items() if name != "result"}
+    return {**about, "n": record.n, "metrics": numbers, "result": result.as_json()}
 
-    columns = _columns(rows)
+
+def _print(args: argparse.Namespace, records: Sequence[Record], ranked: Sequence[Ranked]) -> None:
+    from acls.metrics.catalogue import names
+    from acls.report.results import about_ranking, baseline_table, marks_of, ranking_table, results_table, signs
+    from acls.report.tables import paragraph
+
+    by_ece = [one for one in ranked if one.metric == "ece"]
+    for one in by_ece:
+        print(paragraph(about_ranking(one)))
+    for one in by_ece:
+        after = "" if one.posthoc == "none" else f"after {one.posthoc}:\n"
+        print(f"\n{after}", end="")
+        show_table(args, baseline_table(one, records))
+    columns = [name for name in names(1) if any(name in one.result.estimates for one in records)]
     columns.insert(columns.index("ece") + 1, "ece_floor")
-    return results_table(rows, columns, marks=marks_of(ranked))
-
-
-def _ranking_table(ranked: Sequence[Ranked]) -> Table:
-    from acls.evaluation import show_p
-    from acls.metrics.catalogue import metric
-    from acls.report.tables import Table
-
-    table = Table(["best by", "post-hoc", "best", "next", "difference", "p"], align="llll")
-    for one in ranked:
-        how = metric(one.metric)
-        difference = f"{how.scale * one.difference:+.{how.decimals}f}"
-        table.add(how.title, one.posthoc, one.best, one.next, difference, show_p(one.p).removeprefix("= "))
-    return table
+    marks = marks_of(ranked)
+    print()
+    show_table(args, results_table(records, columns, marks=marks))
+    if ranked:
+        print()
+        show_table(args, ranking_table(ranked))
+    seeds = len({one.seed for one in records})
+    spread = "mean ± standard deviation over seeds; " if seeds > 1 else ""
+    told = (
+        f"{spread}floor: the ECE that a calibrated model with these confidences would show at this n. Differences are "
+        "of estimates without the bias of noise, with 95 % intervals over seeds and test samples. "
+    )
+    print("\n" + paragraph(told + (signs() if marks else "")))

@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from acls.storage import check_output, finite
+
+if TYPE_CHECKING:
+    from acls.report.tables import Table
 
 
 def add_output(parser: argparse.ArgumentParser, *, quiet: str = "no progress bar") -> None:
@@ -32,3 +35,10 @@ def say(args: argparse.Namespace, told: Any, *lines: str) -> None:
         print(json.dumps(finite(told), indent=2, allow_nan=False, ensure_ascii=False))
     elif lines:
         print("\n".join(lines))
+
+
+def show_table(args: argparse.Namespace, table: Table) -> None:
+    """Print a table as wide as the terminal, or as Markdown where that is wanted."""
+    from acls.report.tables import width
+
+    print(table.markdown() if getattr(args, "markdown", False) else table.text(width()))

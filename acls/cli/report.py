@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from acls.cli.inputs import NAMES, add_columns, models_of
-from acls.cli.output import add_force, check_out
+from acls.cli.output import add_force, check_out, say
 from acls.errors import InputError
 from acls.options import number
 
@@ -81,17 +81,19 @@ def run(args: argparse.Namespace) -> int:
     tables = [table.show(args.table) for table in results(subjects, ranked)] if args.table else []
     told = verdict(subjects, ranked)
     if args.json:
-        import json
-
         files = {"report": str(page), "figures": [str(path) for path in figures]}
-        print(json.dumps({"verdict": told, **files, "tables": tables}, indent=2, ensure_ascii=False))
+        models = [
+            {"name": one.method, "seed": one.seed, "ece": one.as_is.result.get("ece"), "temperature": one.temperature}
+            for one in subjects
+        ]
+        say(args, {"verdict": told, "models": models, **files, "tables": tables})
     else:
         if not args.quiet:
             print("\n".join(map(paragraph, told)), end="\n\n")
         for table in tables:
             print(table, end="\n\n")
         if args.table == "text" and marks_of(ranked):
-            print(paragraph(signs(len({one.seed for one in subjects}))), end="\n\n")
+            print(paragraph(signs()), end="\n\n")
         if figures:
             print(f"figures: {len(figures)} in {args.figures}")
         print(f"report: {page}")

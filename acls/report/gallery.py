@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING
 
 from acls.report.figures import classes, epochs, histogram, overlay, pareto, reliability
 from acls.report.figures.style import canvas, save
-from acls.report.page.subjects import AS_IS, State, Subject, lines
-from acls.report.page.words import by_method
-from acls.report.results import number
+from acls.report.page.subjects import AS_IS, Record, Subject, by_method, records
 from acls.storage import check_output
 
 if TYPE_CHECKING:
@@ -36,21 +34,22 @@ def write_figures(
 
     for subject in subjects:
         for state in subject.states:
-            if state.suite is None:
+            suite = state.result.suite
+            if suite is None:
                 continue
             name = _name(subject, state)
-            cells = state.suite.confidences.cells()
-            keep(reliability.plot(state.suite.bins.reliability(), cells=cells)[0], f"reliability-{name}")
+            cells = suite.confidences.cells()
+            keep(reliability.plot(suite.bins.reliability(), cells=cells)[0], f"reliability-{name}")
             drawn, (ax,) = canvas(height=2.6)
             histogram.draw(histogram.prepare(cells), ax)
             keep(drawn, f"confidence-{name}")
-            if state.suite.classwise is not None:
-                keep(classes.figure(state.suite.classwise, subject.names), f"classes-{name}")
-    for posthoc in dict.fromkeys(state.name for subject in subjects for state in subject.states):
-        shown = [(one, state) for one in subjects for state in one.states if state.name == posthoc and state.suite]
-        if len(shown) > 1:
+            if suite.classwise is not None:
+                keep(classes.figure(suite.classwise, subject.names), f"classes-{name}")
+    for posthoc in dict.fromkeys(record.posthoc for record in records(subjects)):
+        shown = [(one, state.result.suite) for one in subjects for state in one.states if state.posthoc == posthoc]
+        bins = {_title(one): suite.bins.reliability() for one, suite in shown if suite is not None}
+        if len(bins) > 1:
             drawn, (ax,) = canvas()
-            bins = {_title(one): state.suite.bins.reliability() for one, state in shown if state.suite}
             overlay.draw(overlay.prepare(bins), ax)
             keep(drawn, f"overlay{_suffix(posthoc)}")
     points = _points(subjects)
@@ -73,11 +72,11 @@ def write_figures(
 def _points(subjects: Sequence[Subject]) -> dict[str, list[tuple[float, float]]]:
     """Accuracy and ECE of each network by its method, with and without post-hoc calibration."""
     points: dict[str, list[tuple[float, float]]] = {}
-    for line in lines(subjects):
-        accuracy, ece = number(line, "accuracy"), number(line, "ece")
+    for one in records(subjects):
+        accuracy, ece = one.result.get("accuracy"), one.result.get("ece")
         if accuracy is not None and ece is not None:
-            after = "" if line.posthoc == AS_IS else f" + {line.posthoc}"
-            points.setdefault(f"{line.method}{after}", []).append((accuracy, ece))
+            after = "" if one.posthoc == AS_IS else f" + {one.posthoc}"
+            points.setdefault(f"{one.method}{after}", []).append((accuracy, ece))
     return points
 
 
@@ -85,9 +84,9 @@ def _title(subject: Subject) -> str:
     return subject.method if subject.seed is None else f"{subject.method}, seed {subject.seed}"
 
 
-def _name(subject: Subject, state: State) -> str:
+def _name(subject: Subject, state: Record) -> str:
     seed = "" if subject.seed is None else f"-{subject.seed}"
-    return _slug(subject.method) + seed + _suffix(state.name)
+    return _slug(subject.method) + seed + _suffix(state.posthoc)
 
 
 def _suffix(posthoc: str) -> str:

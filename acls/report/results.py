@@ -1,63 +1,126 @@
-"""The table of a study: a line a method, with mean and spread over its seeds."""
+"""Tables of results: of one set of predictions, of groups, of models compared, of methods over seeds."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
 
 from acls.errors import InputError
-from acls.metrics.catalogue import metric, names
+from acls.metrics.catalogue import CATALOGUE, metric, names
+from acls.metrics.significance import Comparison
 from acls.report.tables import Mark, Table, spread
-from acls.study.ranking import Ranked
+from acls.results import Advice, Differences, Record, Result, show_p
+from acls.results.recommending import AS_IT_IS
+from acls.study.ranking import Ranked, values_of
 
 COLUMNS = tuple(names(1))
-"""Metrics that a table shows unless told otherwise."""
+"""Metrics that a table shows unless others are named."""
 RANKED = tuple(names(2))
-"""Metrics by which methods are ranked, in the terminal and on the page: Holm's correction is for all that are ranked
-together, so each list has p-values of its own."""
-
+"""Metrics by which methods are ranked, in the terminal and on the page: Holm's correction is for all of them."""
 
 Marks = Mapping[tuple[str, str, str], Mark]
 """By method, post-hoc method and metric."""
 
 
-class Result(Protocol):
-    """What a table needs of a stored row; `acls.study.store.Row` is one."""
+def metric_table(result: Result) -> Table:
+    """A line per metric: its value, the estimate without the bias of noise, its interval and its noise floor."""
+    titles = ["metric", "value", "debiased", "95 % interval", "noise floor", "95 % of floors"]
+    table = Table(titles, optional=("95 % of floors", "noise floor"))
+    for name in names(3, among=result.estimates):
+        one, floor, shown = result[name], result.floors.get(name), metric(name)
+        table.add(
+            shown.title,
+            shown.show(one.value),
+            shown.show(one.debiased),
+            _range(name, result.intervals.get(name)),
+            "" if floor is None else shown.show(floor.mean),
+            "" if floor is None else _range(name, (floor.low, floor.high)),
+        )
+    return table
 
-    @property
-    def method(self) -> str: ...
-    @property
-    def posthoc(self) -> str: ...
-    @property
-    def seed(self) -> Any: ...
-    @property
-    def n(self) -> int: ...
-    @property
-    def metrics(self) -> Mapping[str, Any]: ...
-    @property
-    def protocol(self) -> Mapping[str, Any]: ...
+
+def group_table(groups: Mapping[str, Result]) -> Table:
+    """A line per group."""
+    columns = [name for name in names(1) if any(name in group.estimates for group in groups.values())]
+    titles = [title for name in columns for title in _with_worth(name)]
+    table = Table(["group", "n", *titles], optional=(metric("aece").title, "noise floor", metric("nll").title))
+    for group, result in groups.items():
+        cells = [cell for name in columns for cell in _worth(name, result)]
+        table.add(group, str(result.n), *cells)
+    return table
 
 
-def results_table(
-    rows: Sequence[Result],
-    columns: Sequence[str] = COLUMNS,
-    *,
-    marks: Marks | None = None,
-) -> Table:
-    """A line a method and post-hoc method: mean ± standard deviation over seeds, how many seeds, and n.
+def comparison_table(first: Result, other: Result, compared: Mapping[str, Comparison]) -> Table:
+    """A line per metric: both values, the difference without the bias of noise, its interval and its p."""
+    table = Table(["metric", "first", "this", "difference", "95 % interval", "p"], optional=("first", "this"))
+    for name in names(3, among=compared):
+        one, shown = compared[name], metric(name)
+        ends = None if one.low is None or one.high is None else (one.low, one.high)
+        cells = (shown.show(first.get(name)), shown.show(other.get(name)), shown.show(one.difference, sign=True))
+        table.add(shown.title, *cells, _range(name, ends), show_p(one.p).removeprefix("= "))
+    return table
+
+
+def protocol_table(measured: Mapping[str, Mapping[str, float]]) -> Table:
+    """A line per protocol."""
+    columns = [name for name in CATALOGUE if any(name in numbers for numbers in measured.values())]
+    table = Table(["protocol", *(metric(name).title for name in columns), "n"], optional=_hidden_first(columns))
+    for protocol, numbers in measured.items():
+        cells = (metric(name).show(numbers.get(name)) for name in columns)
+        table.add(protocol, *cells, f"{numbers.get('n', 0):.0f}")
+    return table
+
+
+def judged_table(advice: Advice) -> Table:
+    """A line per calibrator: NLL and ECE on held-out folds, their change, and the advice."""
+    nll, ece = metric("nll"), metric("ece")
+    titles = ["held out in VAL", "NLL", "change", "± s.e.", "ECE %", "change %", "± s.e. %", "advice"]
+    table = Table(titles, optional=("± s.e. %", "± s.e.", "change %"))
+    before = advice.candidates[0].judgement.before
+    table.add(AS_IT_IS, nll.show(before.nll), "", "", ece.show(before.ece))
+    for one in advice.candidates:
+        found = one.judgement
+        table.add(
+            one.name,
+            nll.show(found.after.nll),
+            nll.show(found.after.nll - found.before.nll, sign=True),
+            nll.show(found.nll_change_se),
+            ece.show(found.after.ece),
+            ece.show(found.after.ece - found.before.ece, sign=True),
+            ece.show(found.ece_change_se),
+            "use" if one.use else "unfit" if one.doubts else "keep as it is",
+        )
+    return table
+
+
+def tested_table(results: Mapping[str, Result], changes: Differences) -> Table:
+    """A line per calibrator on other predictions, with the p-values of no change in NLL and in ECE."""
+    columns = ("accuracy", "nll", "ece")
+    titles = [title for name in columns for title in _with_worth(name)]
+    table = Table(["", *titles, "p, NLL", "p, ECE"], optional=("accuracy %", "noise floor"))
+    for name, result in results.items():
+        compared = changes.comparisons.get(name, {})
+        p = [show_p(compared[one].p).removeprefix("= ") if one in compared else "" for one in ("nll", "ece")]
+        table.add(name, *(cell for column in columns for cell in _worth(column, result)), *p)
+    return table
+
+
+def results_table(records: Sequence[Record], columns: Sequence[str] = COLUMNS, *, marks: Marks | None = None) -> Table:
+    """A line per method and post-hoc method: mean ± standard deviation over seeds, how many seeds, and n.
 
     ``marks`` says by (method, posthoc, metric) what is best and second: whoever compared the methods knows which of
-    the differences are more than chance, a table does not. Rows measured by different protocols are refused.
+    the differences are more than chance, a table does not. Records measured by different protocols are refused.
     """
-    _refuse_mixed(rows)
+    _refuse_mixed(records)
     titles = [metric(name).title for name in columns]
-    table = Table(["method", "post-hoc", *titles, "seeds", "n"], align="ll")
-    for (method, posthoc), group in by_method(rows).items():
+    hidden = ("n", "seeds", *_hidden_first(columns), metric("ece_floor").title)
+    table = Table(["method", "post-hoc", *titles, "seeds", "n"], align="ll", optional=hidden)
+    for (method, posthoc), group in by_method(records).items():
         cells = []
         for name in columns:
-            values = [value for row in group if (value := number(row, name)) is not None]
+            values = [value for one in group if (value := one.result.get(name)) is not None]
             cells.append(spread(values, scale=metric(name).scale, decimals=metric(name).decimals))
-        sizes = sorted({row.n for row in group})
+        sizes = sorted({one.n for one in group})
         table.add(method, posthoc, *cells, str(len(group)), "-".join(map(str, {sizes[0]: 0, sizes[-1]: 0})))
         for column, name in enumerate(columns, 2):
             mark = (marks or {}).get((method, posthoc, name))
@@ -66,8 +129,66 @@ def results_table(
     return table
 
 
+def networks_table(records: Sequence[Record], columns: Sequence[str], *, marks: Marks | None = None) -> Table:
+    """A line per network and post-hoc method, with debiased estimate, interval and floor of its ECE."""
+    titles = [title for name in columns for title in _with_worth(name)]
+    seeded = any(one.seed is not None for one in records)
+    table = Table(["method", *["seed"] * seeded, "post-hoc", *titles, "n"], align="lrl" if seeded else "ll")
+    for one in records:
+        cells = [cell for name in columns for cell in _worth(name, one.result)]
+        table.add(one.method, *["" if one.seed is None else str(one.seed)] * seeded, one.posthoc, *cells, str(one.n))
+        for name in () if seeded else columns:  # with seeds, marks are about means
+            if mark := (marks or {}).get((one.method, one.posthoc, name)):
+                table.marks[len(table.rows) - 1, 2 + titles.index(metric(name).title)] = mark
+    return table
+
+
+def ranking_table(ranked: Sequence[Ranked]) -> Table:
+    """A line per metric and post-hoc method: the best, the next, their difference, its interval and the p."""
+    titles = ["best by", "post-hoc", "best", "next", "difference", "95 % interval", "p"]
+    table = Table(titles, align="llll", optional=("95 % interval", "post-hoc"))
+    for one in ranked:
+        found, shown = one.against[one.next], metric(one.metric)
+        ends = _range(one.metric, (found.low, found.high)) if one.seeds > 1 or found.p < 1 else ""
+        p = show_p(one.p).removeprefix("= ") if ends else ""
+        table.add(shown.title, one.posthoc, one.best, one.next, shown.show(one.difference, sign=True), ends, p)
+    return table
+
+
+def baseline_table(ranked: Ranked, records: Sequence[Record]) -> Table:
+    """A line per method: its metric minus the baseline's, the interval, and the p corrected for all of them (Holm)."""
+    shown = metric(ranked.metric)
+    table = Table([f"{shown.title} against {ranked.baseline}", "mean", "difference", "95 % interval", "p"])
+    group: dict[str, dict[int, Record]] = {}
+    for one in records:
+        if one.posthoc == ranked.posthoc:
+            group.setdefault(one.method, {})[one.seed or 0] = one
+    means = {name: statistics.fmean(found.values()) for name, found in values_of(group, ranked.metric).items() if found}
+    for name in sorted(ranked.to_baseline, key=lambda name: shown.sign * means[name]):
+        found = ranked.to_baseline[name]
+        worth = (_range(ranked.metric, (found.low, found.high)), show_p(found.p).removeprefix("= "))
+        known = worth if found.seeds > 1 or found.p < 1 else ("one seed", "")
+        table.add(name, shown.show(means[name]), shown.show(found.value, sign=True), *known)
+    return table
+
+
+def about_ranking(ranked: Ranked) -> str:
+    """One sentence: the best method, by how much, how sure, and how many seeds would be needed to tell."""
+    shown, found = metric(ranked.metric), ranked.against[ranked.next]
+    after = "" if ranked.posthoc == "none" else f" after {ranked.posthoc}"
+    lead = f"{ranked.best} has the {'lowest' if shown.sign > 0 else 'highest'} {shown.label}{after}"
+    by = f"{shown.show(abs(found.value))}{' points' if shown.unit else ''} ahead of {ranked.next}"
+    if ranked.significant:
+        return f"{lead}, {by} (95 % interval {_range(ranked.metric, (found.low, found.high))}; p {show_p(ranked.p)})."
+    if ranked.seeds == 1 and found.p == 1 and found.low == -float("inf"):
+        return f"{lead}, {by}; one seed cannot tell that from chance: compare at least two, better five."
+    needed = "more test samples" if ranked.needed is None else f"about {ranked.needed} seeds"
+    told = "" if ranked.needed is not None and ranked.needed <= ranked.seeds else f"; telling it would take {needed}"
+    return f"{lead}, {by}, but that may be chance (p {show_p(ranked.p)}){told}."
+
+
 def marks_of(ranked: Iterable[Ranked]) -> dict[tuple[str, str, str], Mark]:
-    """The marks of a table: best and second where the best differs from the second by more than chance, else none."""
+    """The marks of a table: best and second where the best differs from all others by more than chance, else none."""
     marks: dict[tuple[str, str, str], Mark] = {}
     for one in ranked:
         if one.significant:
@@ -76,36 +197,56 @@ def marks_of(ranked: Iterable[Ranked]) -> dict[tuple[str, str, str], Mark]:
     return marks
 
 
-def signs(seeds: int) -> str:
-    """What the marks of a table in plain text mean, where methods have so many seeds."""
-    both = " and from seed to seed (paired t-test)" if seeds > 1 else ""
+def signs() -> str:
+    """What the marks of a table in plain text mean."""
     return (
-        "* best among those after the same post-hoc method, and different from the next, marked ', beyond chance: on "
-        f"the same test samples (permutation test){both}, p below 0.05 after Holm's correction for all that was tested."
+        "* best after the same post-hoc method, and different from all others by more than chance, over seeds and test "
+        "samples (p below 0.05 after Holm's correction for all that was ranked); ' the next."
     )
 
 
-def by_method(rows: Sequence[Result]) -> dict[tuple[str, str], list[Result]]:
-    """The rows of each method and post-hoc method, in the order in which these first come."""
-    groups: dict[tuple[str, str], list[Result]] = {}
-    for row in rows:
-        groups.setdefault((row.method, row.posthoc), []).append(row)
+def by_method(records: Sequence[Record]) -> dict[tuple[str, str], list[Record]]:
+    """The records of each method and post-hoc method: the networks as they are first, methods in the order given."""
+    groups: dict[tuple[str, str], list[Record]] = {}
+    for posthoc in dict.fromkeys(one.posthoc for one in records):
+        for one in records:
+            if one.posthoc == posthoc:
+                groups.setdefault((one.method, posthoc), []).append(one)
     return groups
 
 
-def number(row: Result, name: str) -> float | None:
-    """The value of a metric, or None where the row has none; ``ece_floor`` is the noise floor of the ECE."""
-    found = row.metrics.get(name.removesuffix("_floor"))
-    value = found["floor" if name.endswith("_floor") else "value"] if isinstance(found, Mapping) else found
-    return None if value is None else float(value)
+def _hidden_first(columns: Iterable[str]) -> tuple[str, ...]:
+    """The titles of columns that a narrow terminal does without, the least important first."""
+    order = sorted(columns, key=lambda name: (-metric(name).level, name != "aece", name != "nll"))
+    return tuple(metric(name).title for name in order if metric(name).level > 1 or name in ("aece", "nll"))
 
 
-def _refuse_mixed(rows: Sequence[Result]) -> None:
-    for row in rows[1:]:
-        for name in sorted({*rows[0].protocol, *row.protocol}):
-            mine, theirs = rows[0].protocol.get(name), row.protocol.get(name)
+def _with_worth(name: str) -> list[str]:
+    title = metric(name).title
+    if name == "ece":
+        return [title, "debiased", "95 % interval", "noise floor"]
+    return [title]
+
+
+def _worth(name: str, result: Result) -> list[str]:
+    shown = metric(name)
+    if name != "ece":
+        return [shown.show(result.get(name))]
+    debiased = result.estimates[name].debiased if name in result.estimates else None
+    ends = _range(name, result.intervals.get(name))
+    return [shown.show(result.get(name)), shown.show(debiased), ends, shown.show(result.get("ece_floor"))]
+
+
+def _range(name: str, ends: tuple[float, float] | None) -> str:
+    return "" if ends is None else f"{metric(name).show(ends[0])} .. {metric(name).show(ends[1])}"
+
+
+def _refuse_mixed(records: Sequence[Record]) -> None:
+    for one in records[1:]:
+        for name in sorted({*records[0].protocol, *one.protocol}):
+            mine, theirs = records[0].protocol.get(name), one.protocol.get(name)
             if mine != theirs:
                 raise InputError(
-                    f"{rows[0].method} and {row.method} cannot stand in one table: {name} is {mine!r} for one, "
+                    f"{records[0].method} and {one.method} cannot stand in one table: {name} is {mine!r} for one, "
                     f"{theirs!r} for the other; choose the rows of one protocol"
                 )

@@ -6,6 +6,7 @@ import csv
 import html
 import io
 import re
+import shutil
 import statistics
 import textwrap
 from collections.abc import Callable, Sequence
@@ -44,6 +45,8 @@ class Table:
     align: str = "l"
     marks: dict[tuple[int, int], Mark] = field(default_factory=dict)
     """By row and column, both from 0."""
+    optional: Sequence[str] = ()
+    """Titles of columns that plain text does without where it is too wide for the terminal, the first of them first."""
 
     def add(self, *cells: str) -> None:
         """Append a row; it may be shorter than the header."""
@@ -55,8 +58,25 @@ class Table:
             raise InputError(f"there is no table {form!r}{suggest(form, FORMS)}")
         return FORMS[form](self)
 
-    def text(self) -> str:
-        """Columns two spaces apart, as wide as their widest cell."""
+    def text(self, width: int | None = None) -> str:
+        """Columns two spaces apart, as wide as their widest cell; optional ones are hidden beyond ``width``."""
+        whole = self._text()
+        if width is None or max(map(len, whole.splitlines())) <= width:
+            return whole
+        hidden = next((title for title in self.optional if title in self.header), None)
+        return whole if hidden is None else self._without(list(self.header).index(hidden)).text(width)
+
+    def _without(self, column: int) -> Table:
+        def cut(cells: Sequence[str]) -> list[str]:
+            return [cell for place, cell in enumerate(cells) if place != column]
+
+        places = {(row, at): mark for (row, at), mark in self.marks.items() if at != column}
+        marks = {(row, at - (at > column)): mark for (row, at), mark in places.items()}
+        sides = self._sides()
+        return Table(cut(self.header), [cut(row) for row in self.rows], sides[:column] + sides[column + 1 :], marks,
+                     self.optional)  # fmt: skip
+
+    def _text(self) -> str:
         marked = {column for _, column in self.marks}
         lines = [
             # A marked column has room for the sign beside every number, so that the digits still stand in line.
@@ -154,9 +174,16 @@ def spread(values: Sequence[float], *, scale: float = 1.0, decimals: int = 2) ->
     return mean if len(values) == 1 else f"{mean} ± {scale * statistics.stdev(values):.{decimals}f}"
 
 
+def width() -> int:
+    """The columns of the terminal; 80 where there is none."""
+    return shutil.get_terminal_size((80, 24)).columns
+
+
 def paragraph(text: str) -> str:
     """A sentence broken into lines of a readable length, the later ones indented."""
-    return textwrap.fill(text, 110, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False)
+    return textwrap.fill(
+        text, min(width(), 110), subsequent_indent="    ", break_on_hyphens=False, break_long_words=False
+    )
 
 
 def _latex(text: str) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from acls.study.ranking import Difference, Resampled, difference
+from acls.study.ranking import Difference, Resamples, difference
 from acls.study.store import Row
 
 Verdict = Literal["reproduced", "not reproduced", "cannot be told at this n"]
@@ -66,7 +66,7 @@ def judge(
     claim: Claim,
     lower: Sequence[Row],
     higher: Sequence[Row],
-    resampled: Callable[[Row], Resampled] | None = None,
+    resampled: Resamples | None = None,
     accuracy: str = "accuracy",
 ) -> Judged | None:
     """Compare two methods' rows; None where they have no number of the same seed."""

@@ -9,38 +9,38 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from acls.calibrators import Calibrator, Temperature
+from acls.calibrators import Temperature
 from acls.errors import InputError
 from acls.losses import ACLS
 from acls.metrics.batch import Batch
-from acls.metrics.intervals import REPLICATES
+from acls.metrics.estimates import Estimate
 from acls.metrics.protocols import Protocol
 from acls.options import override
 from acls.predictions import Predictions
 from acls.recipes import Recipe, find
 from acls.reproduce.experiments import EMBEDDED, SMALL, Line
+from acls.results import Record
+from acls.results.details import Resampled
 from acls.spec import Spec
 from acls.storage import finite, write_text
 from acls.study.engine import Engine
+from acls.study.files import RunFiles, file_name
 from acls.study.methods import method_of
 from acls.study.progress import Progress
-from acls.study.ranking import Resampled, resample
-from acls.study.resamples import resampled
+from acls.study.ranking import resamples_of
 from acls.study.runs import (
     NONE,
     Cell,
     Failed,
-    calibrator_file,
     calibrator_name,
     chosen,
+    detailed,
     evaluated,
-    file_name,
-    numbers,
     outputs,
     plan,
     run_study,
 )
-from acls.study.store import Number, Row, Store
+from acls.study.store import Row, Store
 from acls.train import RunFolder
 from acls.train.evaluate import open_weights
 from acls.train.guards import own_generator
@@ -86,7 +86,7 @@ class Study:
     setup: Setup
     recipe: Recipe
     lines: Mapping[str, Line]
-    _resampled: dict[tuple[str, str, str], Resampled] = field(default_factory=dict, init=False, repr=False)
+    _resampled: dict[tuple[str, str, str], Resampled | None] = field(default_factory=dict, init=False, repr=False)
 
     def run(self) -> list[Failed]:
         """Train what is not trained yet."""
@@ -123,7 +123,7 @@ class Study:
 
     def temperature(self, row: Row) -> float:
         """The temperature behind a row after temperature scaling."""
-        calibrator = Calibrator.load(calibrator_file(self.folder(row), row.posthoc))
+        calibrator = RunFiles(self._folder, row.run).calibrator(row.posthoc)
         assert isinstance(calibrator, Temperature)
         return float(calibrator.temperature)
 
@@ -135,25 +135,22 @@ class Study:
         """The outputs behind a row, as the network gives them."""
         return Predictions.load(self.folder(row).predictions(split))
 
-    def resampled(self, row: Row) -> Resampled:
+    def resampled(self, row: Record) -> Resampled | None:
         """The metrics behind a row on resampled samples, to compare it with others on the same samples."""
+        if resamples_of(row) is not None:
+            return resamples_of(row)
+        assert isinstance(row, Row)  # `rows` gives no others
         key = row.run, row.posthoc, row.split
         if key not in self._resampled:
-            self._resampled[key] = self._resample(row)
+            (found,) = detailed(self._folder, [row])
+            self._resampled[key] = resamples_of(found)
         return self._resampled[key]
-
-    def _resample(self, row: Row) -> Resampled:
-        if row.split == "test":
-            return resampled(self._folder, row)
-        counted = evaluated(self.predictions(row, row.split)).blocks
-        assert counted is not None  # there are predictions
-        return resample(counted)
 
     def _remeasured(self, row: Row, line: Line, split: str) -> Row:
         if line.posthoc is not None:
             raise InputError(f"{line.posthoc} is fitted on the validation split, so it is not measured on {split}")
-        worth = evaluated(self.predictions(row, split)).worth(REPLICATES)
-        return replace(row, split=split, n=worth.n, metrics=numbers(worth), protocol={**row.protocol, "split": split})
+        result = evaluated(self.predictions(row, split))
+        return replace(row, split=split, result=result, protocol={**row.protocol, "split": split})
 
     @property
     def _folder(self) -> Path:
@@ -176,7 +173,7 @@ class Study:
 
 def value_of(row: Row, name: str) -> float | None:
     """A metric's value, or None."""
-    return row.metrics[name]["value"] if name in row.metrics else None
+    return row.result.get(name)
 
 
 def values_of(rows: Iterable[Row], name: str) -> list[float]:
@@ -186,20 +183,19 @@ def values_of(rows: Iterable[Row], name: str) -> list[float]:
 
 def interval_of(row: Row, name: str = "ece") -> tuple[float, float] | None:
     """The interval of a metric that the test samples give."""
-    found = row.metrics.get(name)
-    return None if found is None or found["low"] is None or found["high"] is None else (found["low"], found["high"])
+    return row.result.intervals.get(name)
 
 
 def floor_of(row: Row) -> float:
     """What noise alone makes of the ECE."""
-    return row.metrics["ece"]["floor"] or 0.0 if "ece" in row.metrics else 0.0
+    return row.result.get("ece_floor") or 0.0
 
 
 def with_values(row: Row, **values: float) -> Row:
     """The row with other values, of which no interval is known."""
-    unknown = Number(value=None, low=None, high=None, floor=None, floor_high=None)
-    new: dict[str, Number] = {name: {**unknown, "value": value} for name, value in values.items()}
-    return replace(row, metrics={**row.metrics, **new})
+    new = {name: Estimate(value) for name, value in values.items()}
+    floors = {name: floor for name, floor in row.result.floors.items() if name not in new}
+    return replace(row, result=replace(row.result, estimates={**row.result.estimates, **new}, floors=floors))
 
 
 def _measure_maps(run: Path, protocol: Protocol) -> dict[str, float]:

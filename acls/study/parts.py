@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from acls.errors import InputError
-from acls.evaluation import Evaluation, evaluate
 from acls.predictions import Batches, Columns, open_batches
+from acls.results import Counts, count
 from acls.study.engine import Engine
 
 
@@ -32,8 +32,8 @@ class Part:
         return replace(self, place=root / self.place.relative_to("/"))
 
 
-def evaluate_parts(batches: Batches, engine: Engine, *, by_group: bool = False, **settings: Any) -> Evaluation:
-    """Count every file of a data set by a task of its own; ``settings`` are the fields of `Evaluation`.
+def count_parts(batches: Batches, engine: Engine, *, by_group: bool = False, **settings: Any) -> Counts:
+    """Count every file of a data set by a task of its own; ``settings`` are the fields of `Counts`.
 
     Rows are numbered as in one pass, so intervals and comparisons are those of one pass too.
     """
@@ -52,8 +52,8 @@ def evaluate_parts(batches: Batches, engine: Engine, *, by_group: bool = False, 
     return functools.reduce(operator.add, (found[number] for number in range(len(parts))))
 
 
-def count_part(part: Part) -> Evaluation:
+def count_part(part: Part) -> Counts:
     """Count one file."""
     ignored = {name: part.settings[name] for name in ("ignore_index",) if name in part.settings}
     batches = open_batches(part.place, part.columns, **ignored)
-    return evaluate(batches, by_group=part.by_group, first=part.first, **part.settings)
+    return count(batches, by_group=part.by_group, first=part.first, **part.settings)

@@ -1,7 +1,7 @@
 """Which method is best, and whether that is more than chance.
 
 Two things make a difference of two methods uncertain: which samples the test set happens to hold, and which networks
-the seeds happen to give. A difference counts as significant only where both say so.
+the seeds happen to give. Both are in every interval and p-value here: see `acls.metrics.significance.over_seeds`.
 """
 
 from __future__ import annotations
@@ -14,138 +14,20 @@ from dataclasses import dataclass, replace
 import torch
 
 from acls.errors import InputError
-from acls.metrics import Blocks
-from acls.metrics.blocks import check_same_units
 from acls.metrics.catalogue import metric as metric_of
-from acls.metrics.intervals import REPLICATES, holm, poisson_weights
-from acls.study.store import Row
+from acls.metrics.distributions import holm, normal_quantile
+from acls.metrics.significance import SeedDifference, compare, over_seeds, ranking
+from acls.results import LEVEL, Record
+from acls.results.details import Resampled
 
-LEVEL = 0.05
-_SAME = 1e-9
-"""A deviation that is such a part of the mean is the rounding of floating-point numbers."""
-_NORMAL = 1.96
-_RESAMPLES = 400
-"""A standard deviation estimated from these is itself off by about 1 / √(2 · 400) = 3.5 %."""
-
-
-@dataclass(frozen=True)
-class Ranked:
-    """The best method by a metric, among those after the same post-hoc method, against the next."""
-
-    metric: str
-    posthoc: str
-    best: str
-    next: str
-    difference: float
-    """Of their means over the seeds that both have."""
-    p: float
-    """Of there being no difference, corrected by Holm for all that were ranked together."""
-
-    @property
-    def significant(self) -> bool:
-        return self.p < LEVEL
-
-
-def rank(rows: Sequence[Row], metrics: Sequence[str], blocks: Callable[[Row], Blocks]) -> list[Ranked]:
-    """Find the best by each metric and test it against the next, on the same samples and seed by seed.
-
-    ``blocks`` counts the predictions behind a row. A metric that some method lacks is left out, and so is one that
-    cannot be resampled.
-    """
-    counted: dict[tuple[str, str], dict[int, Blocks]] = {}
-    tests: dict[tuple[str, str, str], dict[str, float]] = {}
-    found = []
-    for posthoc in dict.fromkeys(row.posthoc for row in rows):
-        by_method: dict[str, dict[int, Row]] = {}
-        for row in rows:
-            if row.posthoc == posthoc:
-                by_method.setdefault(row.method, {})[row.seed] = row
-        for metric in metrics:
-            values = {method: _values(seeds, metric) for method, seeds in by_method.items()}
-            if len(values) < 2 or not all(values.values()):
-                continue
-            sign = metric_of(metric).sign
-            best, second = sorted(values, key=lambda method: sign * statistics.fmean(values[method].values()))[:2]
-            common = sorted(values[best].keys() & values[second].keys())
-            if not common:
-                continue
-            if (posthoc, best, second) not in tests:
-                for method in (best, second):
-                    if (posthoc, method) not in counted:
-                        counted[posthoc, method] = {seed: blocks(row) for seed, row in by_method[method].items()}
-                pair = [[counted[posthoc, method][seed] for seed in common] for method in (best, second)]
-                tests[posthoc, best, second] = swap_test(*pair, smooth="smece" in metrics)
-            if metric not in tests[posthoc, best, second]:
-                continue
-            differences = [values[best][seed] - values[second][seed] for seed in common]
-            step = _resolution(metric, by_method[best][common[0]])
-            p = max(tests[posthoc, best, second][metric], t_test(differences, resolution=step))
-            found.append(Ranked(metric, posthoc, best, second, statistics.fmean(differences), p))
-    adjusted = holm([one.p for one in found])
-    return [replace(one, p=p) for one, p in zip(found, adjusted, strict=True)]
-
-
-@torch.no_grad()
-def swap_test(
-    first: Sequence[Blocks],
-    second: Sequence[Blocks],
-    *,
-    replicates: int = REPLICATES,
-    seed: int = 0,
-    smooth: bool = True,
-) -> dict[str, float]:
-    """For each metric the p-value of no difference, on average over seeds, for which the samples are to blame.
-
-    If two methods were alike, swapping their predictions of random blocks of samples, in all seeds at once, would often
-    give as large a mean difference. With one seed it is the test of `acls.metrics.intervals.paired`. SmoothECE takes
-    longer than all other metrics, so it is left out where nobody wants it.
-    """
-    random = torch.Generator().manual_seed(seed + 1)
-    stay = (torch.rand(replicates, first[0].cells.shape[0], generator=random) < 0.5).double()
-    go = 1 - stay
-    observed: dict[str, torch.Tensor] = {}
-    swapped: dict[str, torch.Tensor] = {}
-    for one, other in zip(first, second, strict=True):
-        check_same_units(one, other)
-        _add(observed, one.totals().metrics(smooth=smooth), other.totals().metrics(smooth=smooth))
-        mine, theirs = one.totals(stay) + other.totals(go), other.totals(stay) + one.totals(go)
-        _add(swapped, mine.metrics(smooth=smooth), theirs.metrics(smooth=smooth))
-    result = {}
-    for name, value in observed.items():
-        as_large = int((swapped[name].abs() >= value.abs() - 1e-15).sum())
-        result[name] = (as_large + 1) / (len(swapped[name]) + 1)
-    return result
-
-
-def t_test(differences: Sequence[float], *, resolution: float = 0.0) -> float:
-    """The p-value of a mean of 0 for which the seeds are to blame (paired t-test, two-sided); 0 for a single seed.
-
-    Of a metric that is a count, ``resolution`` is the step from one count to the next. Few seeds often give the same
-    difference of counts, which does not mean that all seeds would, so the deviation is taken to be at least what
-    rounding alone brings about: resolution · √(1/12 + 1/12), as two counts are rounded. Without this, two seeds would
-    find a difference where there is none up to 13 times in 100. Differences that coincide although the metric has no
-    steps tell nothing about other seeds: 1.
-
-    >>> round(t_test([1.0, 2.0, 3.0]), 4)  # t = 3.46 with 2 degrees of freedom
-    0.0742
-    """
-    n = len(differences)
-    if n < 2:
-        return 0.0
-    mean, deviation = statistics.fmean(differences), _deviation(differences, resolution)
-    if deviation <= _SAME * abs(mean):
-        return 1.0
-    return _beyond(abs(mean) / deviation * math.sqrt(n), n - 1)
+Resamples = Callable[[Record], Resampled | None]
+Values = dict[str, dict[int, float]]
+"""By method and seed."""
 
 
 @dataclass(frozen=True)
-class Difference:
+class Difference(SeedDifference):
     """A metric of one method minus the other's, on average over the seeds that both have, with its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-    seeds: int
 
     @property
     def sign(self) -> int:
@@ -154,106 +36,188 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Resampled:
-    """The metrics of one network on resampled test samples; networks on the same samples have the same resamples."""
+class Ranked:
+    """The best method by a metric, among those after the same post-hoc method, against all others."""
 
-    metrics: Mapping[str, torch.Tensor]
-    """``(replicates,)`` each."""
-    units: torch.Tensor
-    """Samples in each block."""
+    metric: str
+    posthoc: str
+    best: str
+    p: float
+    """Of some other method being as good, corrected by Holm for all that were ranked together."""
+    against: Mapping[str, SeedDifference]
+    """The best minus each other method, the closest first."""
+    baseline: str
+    """The first method."""
+    to_baseline: Mapping[str, SeedDifference]
+    """Each other method minus the baseline; p-values corrected by Holm for their number."""
+
+    @property
+    def significant(self) -> bool:
+        return self.p < LEVEL
+
+    @property
+    def next(self) -> str:
+        return next(iter(self.against))
+
+    @property
+    def difference(self) -> float:
+        """The best minus the next."""
+        return self.against[self.next].value
+
+    @property
+    def seeds(self) -> int:
+        return min(found.seeds for found in self.against.values())
+
+    @property
+    def needed(self) -> int | None:
+        """Seeds at which the difference to the next, if it is as it looks, would be more than chance."""
+        return self.against[self.next].needed
 
 
-@torch.no_grad()
-def resample(blocks: Blocks) -> Resampled:
-    """Resample what was counted, SmoothECE apart."""
-    weights = poisson_weights(blocks, _RESAMPLES, 0)
-    return Resampled(blocks.totals(weights).metrics(smooth=False), blocks.cells[..., 0].sum(1))
+def rank(
+    records: Sequence[Record], metrics: Sequence[str], resampled: Resamples = lambda one: resamples_of(one)
+) -> list[Ranked]:
+    """Find the best by each metric and test it against all others, seed by seed and on the same samples.
+
+    Files of predictions, which have no seeds, are tested on their samples alone. A metric that some method lacks is
+    left out, and so is one that cannot be tested.
+    """
+    found = []
+    for posthoc in dict.fromkeys(one.posthoc for one in records):
+        group: dict[str, dict[int, Record]] = {}
+        for one in records:
+            if one.posthoc == posthoc:
+                group.setdefault(one.method, {})[one.seed or 0] = one
+        files = all(one.seed is None for seeds in group.values() for one in seeds.values())
+        pairs: dict[tuple[str, str], dict[str, SeedDifference]] = {}
+        for metric in metrics:
+            if len(group) < 2 or not all(
+                any(metric in one.result.estimates for one in s.values()) for s in group.values()
+            ):
+                continue
+            ranked = _of_files(group, metric, pairs) if files else _of_seeds(group, metric, resampled)
+            if ranked is not None:
+                found.append(replace(ranked, posthoc=posthoc))
+    corrected = holm([one.p for one in found])
+    return [replace(one, p=p) for one, p in zip(found, corrected, strict=True)]
 
 
 def difference(
-    first: Sequence[Row], second: Sequence[Row], metric: str, resampled: Callable[[Row], Resampled] | None = None
+    first: Sequence[Record], second: Sequence[Record], metric: str, resampled: Resamples | None = None
 ) -> Difference | None:
-    """Compare the rows of two methods, seed by seed and on the same samples; None where they have no seed in common.
+    """Compare the records of two methods, seed by seed and on the same samples; None where they have no common seed.
 
-    Two things make the difference uncertain, and their variances are added: the seeds, of which the spread of the
-    differences tells (Student's t), and the test samples, of which resampling them for both methods and all seeds at
-    once tells. Without ``resampled``, which resamples the predictions behind a row, the rows' own intervals stand in
-    for the latter, as if each method had been tested on samples of its own: wider. With one seed the first is not
-    known, so the interval is without end.
+    Without ``resampled``, which resamples the predictions behind a record, the records' own intervals tell how far the
+    samples may lead astray, as if each method had been tested on samples of its own: wider. With one seed nothing is
+    known of others, so the interval is without end.
     """
-    mine, theirs = ({row.seed: row for row in rows} for rows in (first, second))
-    values = [_values(rows, metric) for rows in (mine, theirs)]
-    common = sorted(values[0].keys() & values[1].keys())
-    if not common:
+    group = {name: {one.seed or 0: one for one in some} for name, some in (("one", first), ("other", second))}
+    values = values_of(group, metric)
+    seeds = sorted(values["one"].keys() & values["other"].keys())
+    if not seeds:
         return None
-    differences = [values[0][seed] - values[1][seed] for seed in common]
-    mean, n = statistics.fmean(differences), len(differences)
-    if n == 1:
-        return Difference(mean, -math.inf, math.inf, n)
-    deviation = _deviation(differences, _resolution(metric, mine[common[0]]))
-    by_seeds = _student(n - 1) * deviation / math.sqrt(n)
-    pairs = [(mine[seed], theirs[seed]) for seed in common]
-    by_samples = _own_deviation(pairs, metric) if resampled is None else _paired_deviation(pairs, metric, resampled)
-    margin = math.hypot(by_seeds, _NORMAL * by_samples)
-    return Difference(mean, mean - margin, mean + margin, n)
+    mine, theirs = ([values[name][seed] for seed in seeds] for name in group)
+    step = _resolution(metric, group["one"][seeds[0]])
+    deviation = _deviation(group, metric, resampled or (lambda _: None), "one", "other", seeds)
+    return Difference(**vars(over_seeds(mine, theirs, deviation, resolution=step)))
 
 
-def _resolution(metric: str, row: Row) -> float:
+def values_of(group: Mapping[str, Mapping[int, Record]], metric: str) -> Values:
+    """The values of a metric by method and seed: debiased where all have such an estimate, else the plain ones."""
+    found = {
+        method: {seed: one.result[metric] for seed, one in seeds.items() if metric in one.result.estimates}
+        for method, seeds in group.items()
+    }
+    every = [one for seeds in found.values() for one in seeds.values()]
+    if every and all(one.debiased is not None for one in every):
+        return {m: {seed: one.debiased or 0.0 for seed, one in seeds.items()} for m, seeds in found.items()}
+    return {
+        m: {seed: one.value for seed, one in seeds.items() if math.isfinite(one.value)} for m, seeds in found.items()
+    }
+
+
+def resamples_of(record: Record) -> Resampled | None:
+    """The resamples that a record carries."""
+    return None if record.result.details is None else record.result.details.resamples
+
+
+def _of_seeds(group: Mapping[str, Mapping[int, Record]], metric: str, resampled: Resamples) -> Ranked | None:
+    values = values_of(group, metric)
+    if not all(values.values()):
+        return None
+    shown = metric_of(metric)
+    step = _resolution(metric, next(iter(next(iter(group.values())).values())))
+
+    def deviation(one: str, other: str, seeds: Sequence[int]) -> float:
+        return _deviation(group, metric, resampled, one, other, seeds)
+
+    found = ranking(values, deviation, higher_is_better=shown.sign < 0, resolution=step)
+    if found is None:
+        return None
+    order = sorted(found.against, key=lambda name: shown.sign * statistics.fmean(values[name].values()))
+    against = {name: found.against[name] for name in order}
+    return Ranked(metric, "", found.best, found.p, against, next(iter(group)), found.to_baseline)
+
+
+def _of_files(
+    group: Mapping[str, Mapping[int, Record]], metric: str, pairs: dict[tuple[str, str], dict[str, SeedDifference]]
+) -> Ranked | None:
+    results = {name: next(iter(records.values())).result for name, records in group.items()}
+    sign = metric_of(metric).sign
+    order = sorted(results, key=lambda name: sign * results[name][metric].value)
+    best, *others = order
+    baseline = next(iter(group))
+
+    def pair(one: str, other: str) -> SeedDifference | None:
+        if (one, other) not in pairs:
+            mine, theirs = results[one], results[other]
+            if mine.suite is None or theirs.suite is None or mine.blocks is None or theirs.blocks is None:
+                return None
+            compared = compare((mine.suite, mine.blocks), (theirs.suite, theirs.blocks), by_unit=mine.unit != "row")
+            pairs[one, other] = {
+                name: SeedDifference(found.difference, found.low, found.high, found.p, 1, None)
+                for name, found in compared.items()
+                if found.low is not None and found.high is not None and found.p is not None
+            }
+        return pairs[one, other].get(metric)
+
+    against = {name: pair(best, name) for name in others}
+    known = {name: found for name, found in against.items() if found is not None}
+    if len(known) < len(against):
+        return None
+    to_baseline = {name: found for name in results if name != baseline and (found := pair(name, baseline)) is not None}
+    corrected = holm([found.p for found in to_baseline.values()])
+    to_baseline = {name: replace(to_baseline[name], p=p) for name, p in zip(to_baseline, corrected, strict=True)}
+    return Ranked(metric, "", best, max(found.p for found in known.values()), known, baseline, to_baseline)
+
+
+def _resolution(metric: str, record: Record) -> float:
     """The step from one value that a metric can have to the next; 0 where it can have any."""
-    return 1 / row.n if metric_of(metric).kind == "share" else 0.0
+    return 1 / record.n if metric_of(metric).kind == "share" else 0.0
 
 
-def _deviation(differences: Sequence[float], resolution: float) -> float:
-    """The standard deviation over seeds, or that of rounding two counts where it is larger: see `t_test`."""
-    return max(statistics.stdev(differences), resolution / math.sqrt(6))
-
-
-def _own_deviation(pairs: Sequence[tuple[Row, Row]], metric: str) -> float:
-    ends = [(row.metrics[metric]["low"], row.metrics[metric]["high"]) for pair in pairs for row in pair]
-    widths = [(high - low) / (2 * _NORMAL) for low, high in ends if low is not None and high is not None]
-    return math.sqrt(2 * statistics.fmean(width**2 for width in widths)) if widths else 0.0
-
-
-def _paired_deviation(pairs: Sequence[tuple[Row, Row]], metric: str, resampled: Callable[[Row], Resampled]) -> float:
-    """The standard deviation, over resampled test samples, of the mean difference; 0 for what has no resamples."""
+def _deviation(
+    group: Mapping[str, Mapping[int, Record]],
+    metric: str,
+    resampled: Resamples,
+    one: str,
+    other: str,
+    seeds: Sequence[int],
+) -> float:
+    """The standard deviation, over test samples, of the mean difference of two methods."""
+    pairs = [(group[one][seed], group[other][seed]) for seed in seeds]
     total = torch.zeros(())
     for pair in pairs:
-        one, other = map(resampled, pair)
-        if not torch.equal(one.units, other.units):
+        mine, theirs = (resampled(record) for record in pair)
+        if mine is None or theirs is None or metric not in mine.metrics or metric not in theirs.metrics:
+            return _own_deviation(pairs, metric)
+        if not torch.equal(mine.units, theirs.units):
             raise InputError(f"{pair[0].method} and {pair[1].method} were not tested on the same samples")
-        if metric not in one.metrics or metric not in other.metrics:
-            return 0.0
-        total = total + one.metrics[metric] - other.metrics[metric]
+        total = total + mine.metrics[metric] - theirs.metrics[metric]
     return float(total.std()) / len(pairs)
 
 
-def _student(freedom: int) -> float:
-    """What |Student's t| exceeds 5 times in 100, by bisection: 12.706 for one degree of freedom."""
-    low, high = _NORMAL, 13.0
-    while high - low > 1e-9:
-        middle = (low + high) / 2
-        low, high = (middle, high) if _beyond(middle, freedom) > LEVEL else (low, middle)
-    return high
-
-
-def _beyond(t: float, freedom: int) -> float:
-    """The probability that |Student's t| exceeds t: with θ = arctan(t / √ν) a finite sum of powers of cos θ."""
-    theta = math.atan(t / math.sqrt(freedom))
-    sine, cosine = math.sin(theta), math.cos(theta)
-    term, total = (cosine if freedom % 2 else 1.0), 0.0
-    for power in range(freedom % 2, freedom - 1, 2):
-        total += term
-        term *= cosine**2 * (power + 1) / (power + 2)
-    within = 2 / math.pi * (theta + sine * total) if freedom % 2 else sine * total
-    return min(1.0, max(0.0, 1 - within))
-
-
-def _values(seeds: Mapping[int, Row], metric: str) -> dict[int, float]:
-    found = {seed: row.metrics[metric]["value"] for seed, row in seeds.items() if metric in row.metrics}
-    return {seed: value for seed, value in found.items() if value is not None}
-
-
-def _add(sums: dict[str, torch.Tensor], mine: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor]) -> None:
-    for name in mine:
-        if name in theirs:
-            sums[name] = sums.get(name, torch.zeros(())) + (mine[name] - theirs[name])
+def _own_deviation(pairs: Sequence[tuple[Record, Record]], metric: str) -> float:
+    ends = [record.result.intervals.get(metric) for pair in pairs for record in pair]
+    widths = [(low_high[1] - low_high[0]) / (2 * normal_quantile()) for low_high in ends if low_high is not None]
+    return math.sqrt(2 * statistics.fmean(width**2 for width in widths)) if widths else 0.0

@@ -10,28 +10,31 @@ from __future__ import annotations
 import copy
 import csv
 import json
-import re
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from acls.calibrators import Calibrator, make_calibrator
 from acls.errors import InputError
-from acls.evaluation import Evaluation, Worth
 from acls.locks import hold
 from acls.metrics.bins import BINS
-from acls.metrics.intervals import REPLICATES
+from acls.metrics.catalogue import CATALOGUE
+from acls.metrics.estimates import Estimate
 from acls.models.own import resolved
 from acls.options import flat, from_plain, to_plain
 from acls.predictions import Predictions
 from acls.recipes import Recipe, load_recipe
+from acls.results import Result, evaluate
+from acls.results.keeping import kept
 from acls.spec import Spec, parse, written
 from acls.study.engine import Engine
+from acls.study.files import TEST, RunFiles, calibrator_file, file_name, kept_file
 from acls.study.methods import decided_by, methods_of
 from acls.study.progress import Progress
-from acls.study.store import Number, Row, Store
+from acls.study.store import Row, Store
 from acls.train import Given, RunFolder, TrainingStopped, fit, resume
 from acls.train.folder import NEUTRAL
 
@@ -158,39 +161,45 @@ def run_cell(cell: Cell) -> list[Row] | Failed:
                 resume(folder.path, show=False, given=cell.given)
         except TrainingStopped as error:
             return Failed(cell.method, cell.recipe.seed, str(error))
-        return [_measured(cell, one) for one in cell.posthoc]
+        return _measured(cell)
 
 
 def outputs(folder: str | Path, row: Row) -> Predictions:
     """The test predictions behind a row, calibrated where it is a row after a post-hoc method."""
-    run = RunFolder(Path(folder, row.run))
-    predictions = Predictions.load(run.predictions("test"))
-    if row.posthoc == NONE:
-        return predictions
-    return _calibrated(Calibrator.load(calibrator_file(run, row.posthoc)), predictions)
+    run = RunFiles(Path(folder), row.run)
+    return _after(run, row.posthoc, run.test())
 
 
-def evaluated(predictions: Predictions) -> Evaluation:
-    """Count predictions; rows of one image stay together when resampling."""
-    evaluation = Evaluation(by_image=predictions.image is not None)
-    evaluation.add(predictions)
-    return evaluation
+def detailed(folder: str | Path, rows: Iterable[Row]) -> list[Row]:
+    """The rows with the sums, mistakes and resamples behind them, where the outputs are there.
 
+    They are kept beside the outputs when a run is measured; an older run is measured again, from one reading.
+    """
+    found: list[Row] = []
+    test: tuple[str, Predictions] | None = None
+    for row in rows:
+        run = RunFiles(Path(folder), row.run)
+        if not row.run or not run.has_outputs():
+            details = run.kept(row.posthoc) if row.run else None
+            found.append(replace(row, result=replace(row.result, details=details)))
+            continue
 
-def numbers(worth: Worth) -> dict[str, Number]:
-    """Every metric with its interval and its noise floor."""
-    found: dict[str, Number] = {}
-    for name, value in worth.summary.items():
-        if name != "n" and not name.endswith("_bound"):
-            interval, floor = worth.intervals.get(name), worth.floors.get(name)
-            found[name] = {
-                "value": value,
-                "low": interval.low if interval else None,
-                "high": interval.high if interval else None,
-                "floor": floor.mean if floor else None,
-                "floor_high": floor.high if floor else None,
-            }
+        def made(run: RunFiles = run, row: Row = row) -> Result:
+            nonlocal test
+            if test is None or test[0] != row.run:
+                test = row.run, run.test()
+            return _evaluated_after(run, row.posthoc, test[1])
+
+        file = run.path / TEST
+        result = kept(run.path / kept_file(row.posthoc), file, made) if file.is_file() else made()
+        sums = replace(row.result, suite=result.suite, details=result.details, labels=result.labels, unit=result.unit)
+        found.append(replace(row, result=sums))
     return found
+
+
+def evaluated(predictions: Predictions) -> Result:
+    """Evaluate predictions with all that a page and a ranking need; images, where there are any, are independent."""
+    return replace(evaluate(predictions, by_image=None, detailed=True), blocks=None)
 
 
 def protocol(recipe: Recipe) -> dict[str, Any]:
@@ -215,45 +224,52 @@ def calibrator_name(calibrator: Calibrator | None) -> str:
 def _blank(cell: Cell, calibrator: Calibrator | None) -> Row:
     """The row of a cell before anything is measured."""
     settings = {"recipe": to_plain(cell.recipe)}
-    name, how, posthoc = cell.recipe.name, protocol(cell.recipe), calibrator_name(calibrator)
-    return Row(cell.method, cell.recipe.seed, name, posthoc, "test", 0, {}, how, 0.0, cell.run, settings)
+    name, told = cell.recipe.name, protocol(cell.recipe)
+    empty = Result(0, {})
+    return Row(
+        cell.method, cell.recipe.seed, calibrator_name(calibrator), empty, told, name, "test", 0.0, cell.run, settings
+    )
 
 
-def _measured(cell: Cell, calibrator: Calibrator | None) -> Row:
-    folder, blank = cell.path, _blank(cell, calibrator)
-    test = Predictions.load(folder.predictions("test"))
+def _measured(cell: Cell) -> list[Row]:
+    """Measure a finished run as it is and after each post-hoc method; each file of predictions is read once."""
+    folder, run = cell.path, RunFiles(Path(cell.folder), cell.run)
+    test = run.test()
     summary = json.loads(folder.summary.read_text(encoding="utf-8"))
-    if calibrator is not None:
+    with open(folder.metrics, encoding="utf-8", newline="") as table:
+        seconds = sum(float(row["seconds"]) for row in csv.DictReader(table))
+    calibrators = [one for one in cell.posthoc if one is not None]
+    if calibrators:
         val = Predictions.load(folder.predictions("val"))
-        assert val.scores is not None
-        calibrator = copy.deepcopy(calibrator).fit(val.scores, val.labels, group=val.image)
-        calibrator.save(calibrator_file(folder, blank.posthoc))
-        test = _calibrated(calibrator, test)
-    worth = evaluated(test).worth(REPLICATES)
-    metrics = numbers(worth)
+        for calibrator in calibrators:
+            fitted = copy.deepcopy(calibrator).fit(val.logits(), val.labels, group=val.image)
+            fitted.save(run.path / calibrator_file(calibrator_name(calibrator)))
+    rows = []
+    for one in cell.posthoc:
+        blank = _blank(cell, one)
+        file = run.path / kept_file(blank.posthoc)
+        file.unlink(missing_ok=True)
+        result = kept(file, run.path / TEST, partial(_evaluated_after, run, blank.posthoc, test))
+        if one is None:  # of whole label maps, which the saved predictions are a part of
+            of_maps = [name for name, about in CATALOGUE.items() if about.needs == "maps" and name in summary["test"]]
+            maps = {name: Estimate(summary["test"][name]) for name in of_maps}
+            result = replace(result, estimates={**result.estimates, **maps})
+        settings = {**blank.settings, "loss": summary["loss"]}
+        rows.append(replace(blank, result=result, seconds=seconds, settings=settings))
+    return rows
+
+
+def _evaluated_after(run: RunFiles, posthoc: str, test: Predictions) -> Result:
+    return evaluated(_after(run, posthoc, test))
+
+
+def _after(run: RunFiles, posthoc: str, predictions: Predictions) -> Predictions:
+    if posthoc == NONE:
+        return predictions
+    calibrator = run.calibrator(posthoc)
     if calibrator is None:
-        for name in ("miou", "miou_foreground"):  # of whole label maps, which the saved predictions are a part of
-            if name in summary["test"]:
-                metrics[name] = Number(value=summary["test"][name], low=None, high=None, floor=None, floor_high=None)
-    with open(folder.metrics, encoding="utf-8", newline="") as file:
-        seconds = sum(float(row["seconds"]) for row in csv.DictReader(file))
-    settings = {**blank.settings, "loss": summary["loss"]}
-    return replace(blank, n=worth.n, metrics=metrics, seconds=seconds, settings=settings)
-
-
-def _calibrated(calibrator: Calibrator, predictions: Predictions) -> Predictions:
-    assert predictions.scores is not None
-    return replace(predictions, scores=calibrator(predictions.scores), kind="log_probs")
-
-
-def calibrator_file(folder: RunFolder, name: str) -> Path:
-    """Where a run keeps the fitted calibrator of that name."""
-    return folder.path / "calibrators" / f"{file_name(name)}.safetensors"
-
-
-def file_name(method: str) -> str:
-    """A method as the name of a file or folder."""
-    return re.sub(r"[^A-Za-z0-9.=_]+", "-", method).strip("-")
+        raise InputError(f"{run.path} lacks the calibrator of {posthoc}: {calibrator_file(posthoc)} is missing")
+    return predictions.calibrated(calibrator)
 
 
 def _check_settings(cells: Sequence[Cell], rows: Sequence[Row]) -> None:

@@ -1,34 +1,41 @@
-"""A study to send or publish: all that tables, figures and the page are made of, without weights and private paths."""
+"""A study to send or publish in two files: all that tables, figures and the page are made of, without weights.
+
+Private paths are left out: where the data was is reduced to the name of the file or folder.
+"""
 
 from __future__ import annotations
 
 import json
-import shutil
+import tempfile
 from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from acls.errors import InputError
 from acls.predictions import Predictions
-from acls.recipes import load_recipe, save_recipe
-from acls.storage import write_text
-from acls.study import resamples
+from acls.recipes import save_recipe
+from acls.results.details import Details
+from acls.results.keeping import save
+from acls.storage import save_tensors
+from acls.study.files import ENVIRONMENT, METRICS, OUTPUTS, RECIPE, SUMMARY, RunFiles, calibrator_file, kept_file
+from acls.study.ranking import resamples_of
+from acls.study.runs import detailed
 from acls.study.store import NAME, Row, Store
-from acls.train import RunFolder
 
 HALF = 60_000.0
 """Scores up to here are kept in half precision, whose largest number is 65,504."""
 
 
 def share(folder: str | Path, out: str | Path, *, outputs: bool = True) -> int:
-    """Copy a study into another folder, and return how many runs it has.
+    """Write a study into another folder, as a store and a file of test outputs, and return how many runs it has.
 
-    Of each run there are its recipe, its curve, its calibrators and its test outputs in half precision, from which the
-    page draws its diagrams and tests differences; the stored numbers stay as they were measured. Without outputs there
-    are its metrics on resampled test samples, from which differences have their intervals all the same. Where the data
-    was is reduced to the name of the file or folder. What is there already is written anew.
+    The store has the numbers as they were measured and, of each run, its recipe, its curve, its summary and its
+    calibrators; the outputs are in half precision. Without outputs there are the metrics on resampled test samples,
+    from which differences have their intervals all the same. A study that was shared before is converted.
+    A run outside of the study's folder, and a link, is refused. What is there already is written anew.
     """
     store, out = Store(folder), Path(out)
     if out.resolve() == store.folder.resolve():
@@ -38,15 +45,39 @@ def share(folder: str | Path, out: str | Path, *, outputs: bool = True) -> int:
         raise InputError(f"{folder} is the folder of a study that has no finished run yet")
     if not (out / NAME).exists() and out.is_dir() and any(out.iterdir()):
         raise InputError(f"{out} holds other files: name a new folder, or one that a study was shared in before")
-    Store(out, create=True).add(*map(_public, rows))
-    runs = dict.fromkeys(row.run for row in rows)
-    for run in runs:
-        _copy(RunFolder(store.folder / run), RunFolder(out / run), outputs)
-    if not outputs:
-        for row in rows:
-            if resamples.known(store.folder, row):
-                resamples.keep(store.folder, row, out)
-    return len(runs)
+    runs = {row.run: RunFiles(store.folder, row.run) for row in rows if row.run}
+    for run in runs.values():
+        _refuse_links(run)
+    files = {(name, file): content for name, run in runs.items() for file, content in _small_files(run).items()}
+    for row in rows:
+        content = row.run and runs[row.run].read(calibrator_file(row.posthoc))
+        if content:
+            files[row.run, calibrator_file(row.posthoc)] = content
+    tensors: dict[str, Tensor] = {}
+    if outputs:
+        for name, run in runs.items():
+            if run.has_outputs():
+                files[name, OUTPUTS] = json.dumps(_add(tensors, name, run.test())).encode()
+    else:
+        for row in detailed(store.folder, rows):
+            if resamples_of(row) is not None:
+                files[row.run, kept_file(row.posthoc)] = _resamples(row)
+    shared = Store(out, create=True)
+    shared.add(*map(_public, rows))
+    shared.add_files(files)
+    if tensors:
+        save_tensors(out / OUTPUTS, tensors, {"acls": "outputs"})
+    return len(dict.fromkeys(row.run for row in rows))
+
+
+def _refuse_links(run: RunFiles) -> None:
+    """Raise for a run whose files are elsewhere: what is shared must be of the study itself."""
+    root = run.study.resolve()
+    for place in (run.path, *run.path.rglob("*")):
+        if place.exists() and place.resolve() != root / place.relative_to(run.study):
+            raise InputError(
+                f"{place} is a link, which is not followed: replace it by what it stands for, or remove it"
+            )
 
 
 def _public(row: Row) -> Row:
@@ -58,25 +89,20 @@ def _public(row: Row) -> Row:
     return replace(row, settings={**row.settings, "recipe": {**recipe, "data": named}})
 
 
-def _copy(run: RunFolder, to: RunFolder, outputs: bool) -> None:
-    if not run.recipe.is_file():  # a row without a run, which is all there is
-        return
-    to.path.mkdir(parents=True, exist_ok=True)
-    recipe = load_recipe(run.recipe)
+def _small_files(run: RunFiles) -> dict[str, bytes]:
+    recipe = run.recipe()
+    if recipe is None:  # a row without a run, which is all there is
+        return {}
+    found = {name: content for name in (METRICS, SUMMARY) if (content := run.read(name)) is not None}
     root = recipe.data.root
-    save_recipe(replace(recipe, data=replace(recipe.data, root=root and PurePath(root).name)), to.recipe)
-    for file in (run.metrics, run.summary):
-        shutil.copyfile(file, to.path / file.name)
-    environment = run.path / "environment.json"
-    if environment.is_file():
-        told = _anonymous(json.loads(environment.read_text(encoding="utf-8")))
-        write_text(to.path / environment.name, json.dumps(told, indent=2) + "\n")
-    if (run.path / "calibrators").is_dir():
-        shutil.copytree(run.path / "calibrators", to.path / "calibrators", dirs_exist_ok=True)
-    if outputs:
-        test = Predictions.load(run.predictions("test"))
-        to.predictions("test").parent.mkdir(exist_ok=True)
-        _halved(test).save(to.predictions("test"))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, RECIPE)
+        save_recipe(replace(recipe, data=replace(recipe.data, root=root and PurePath(root).name)), file)
+        found[RECIPE] = file.read_bytes()
+    environment = run.read(ENVIRONMENT)
+    if environment is not None:
+        found[ENVIRONMENT] = (json.dumps(_anonymous(json.loads(environment)), indent=2) + "\n").encode()
+    return found
 
 
 def _anonymous(environment: dict[str, Any]) -> dict[str, Any]:
@@ -90,8 +116,25 @@ def _last_name(word: str) -> str:
     return f"{before}{equals}{PurePath(path).name}" if PurePath(path).is_absolute() else word
 
 
-def _halved(predictions: Predictions) -> Predictions:
-    scores = predictions.scores
-    if scores is None or float(scores.abs().max()) > HALF:
-        return predictions
-    return replace(predictions, scores=scores.to(torch.float16))
+def _add(tensors: dict[str, Tensor], run: str, p: Predictions) -> dict[str, Any]:
+    """Put the outputs of a run among the tensors, columns that runs have in common once, and say which are its own."""
+    assert p.scores is not None  # networks have scores
+    small = float(p.scores.abs().max()) <= HALF if len(p) else True
+    tensors[run] = p.scores.to(torch.float16) if small else p.scores
+    columns: dict[str, str] = {p.kind: run}
+    for name, column in (("labels", p.labels), ("image", p.image)):
+        if column is None:
+            continue
+        most = int(column.max()) if len(p) else 0
+        narrow = column.to(torch.int16 if most < 2**15 and int(column.min()) >= -(2**15) else torch.int64)
+        same = (key for key, other in tensors.items() if key.startswith(f"{name}-") and torch.equal(other, narrow))
+        columns[name] = next(same, f"{name}-{len(tensors)}")
+        tensors[columns[name]] = narrow
+    return {"columns": columns, "meta": p.meta}
+
+
+def _resamples(row: Row) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "kept.safetensors")
+        save(replace(row.result, suite=None, details=Details(resamples=resamples_of(row))), file, "shared")
+        return file.read_bytes()

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from acls.errors import InputError
 from acls.locks import hold
+from acls.metrics.estimates import Estimate
+from acls.metrics.significance import Floor
+from acls.results import Record, Result
 from acls.storage import finite
 
 NAME = "study.sqlite"
@@ -22,36 +25,18 @@ BUSY = 60.0
 
 _KEY = ("recipe", "method", "seed", "posthoc", "split", "protocol")
 _JSON = ("metrics", "protocol", "settings")
-
-
-class Number(TypedDict):
-    """A metric's value with its interval and what a calibrated model would show; None where there is no such thing."""
-
-    value: float | None
-    low: float | None
-    high: float | None
-    floor: float | None
-    """The mean that noise alone gives, for calibration errors."""
-    floor_high: float | None
-    """What noise alone stays below, 97.5 times in 100."""
+_COLUMNS = {
+    "method": "TEXT", "seed": "INTEGER", "recipe": "TEXT", "posthoc": "TEXT", "split": "TEXT", "n": "INTEGER",
+    "metrics": "TEXT", "protocol": "TEXT", "seconds": "REAL", "run": "TEXT", "settings": "TEXT",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Row:
-    """The numbers of one network, as it is or after a post-hoc method, with all that says how they came about."""
+class Row(Record):
+    """A stored record, with all that says how it came about."""
 
-    method: str
-    """The loss as one would write it: ``CE``, ``ACLS(margin=6.0)``."""
-    seed: int
     recipe: str
-    posthoc: str
-    """The calibrator, ``Temperature`` or ``Temperature(objective='ece')``; ``none`` for the network as it is."""
     split: str
-    n: int
-    metrics: dict[str, Number]
-    """By the names of `Suite.summary`."""
-    protocol: dict[str, Any]
-    """Bins, edges, split, rule that chose the checkpoint, positions that do not count: see `acls.study.runs`."""
     seconds: float
     """Of training; the same for all rows of a run."""
     run: str
@@ -62,7 +47,7 @@ class Row:
     @property
     def key(self) -> tuple[Any, ...]:
         """What makes a cell: there is one row of each."""
-        return tuple(_text(name, getattr(self, name)) for name in _KEY)
+        return tuple(_cell(self, name) for name in _KEY)
 
 
 class Store:
@@ -83,22 +68,29 @@ class Store:
         elif not self.path.is_file():
             raise InputError(f"{folder} is not the folder of a study: there is no {NAME} in it")
         with self._connection() as database:
-            kinds = {"seed": "INTEGER", "n": "INTEGER", "seconds": "REAL"}
-            columns = ", ".join(f"{field.name} {kinds.get(field.name, 'TEXT')} NOT NULL" for field in fields(Row))
+            columns = ", ".join(f"{name} {kind} NOT NULL" for name, kind in _COLUMNS.items())
             database.execute(f"CREATE TABLE IF NOT EXISTS cells ({columns}, PRIMARY KEY ({', '.join(_KEY)}))")
 
     def rows(self) -> list[Row]:
         """All rows, in the order in which they were stored."""
         with self._connection() as database:
-            found = database.execute(f"SELECT {', '.join(_names())} FROM cells ORDER BY rowid").fetchall()
-        return [_row(dict(zip(_names(), values, strict=True))) for values in found]
+            found = database.execute(f"SELECT {', '.join(_COLUMNS)} FROM cells ORDER BY rowid").fetchall()
+        return [_row(dict(zip(_COLUMNS, values, strict=True))) for values in found]
 
     def add(self, *rows: Row) -> None:
         """Store rows, all of them or none; a cell that is there already is replaced."""
-        values = [[_text(name, getattr(row, name)) for name in _names()] for row in rows]
-        places = ", ".join("?" * len(_names()))
+        values = [[_cell(row, name) for name in _COLUMNS] for row in rows]
+        places = ", ".join("?" * len(_COLUMNS))
         with self._connection() as database:
-            database.executemany(f"INSERT OR REPLACE INTO cells ({', '.join(_names())}) VALUES ({places})", values)
+            database.executemany(f"INSERT OR REPLACE INTO cells ({', '.join(_COLUMNS)}) VALUES ({places})", values)
+
+    def add_files(self, files: Mapping[tuple[str, str], bytes]) -> None:
+        """Store small files of the runs, by run and name, in the place of those that were there."""
+        with self._connection() as database:
+            database.execute("CREATE TABLE IF NOT EXISTS files (run TEXT, name TEXT, content BLOB)")
+            database.execute("DELETE FROM files")
+            rows = [(run, name, content) for (run, name), content in files.items()]
+            database.executemany("INSERT INTO files VALUES (?, ?, ?)", rows)
 
     @contextmanager
     def lock(self, *, wait: bool = False) -> Iterator[None]:
@@ -115,14 +107,27 @@ class Store:
             raise InputError(f"cannot use {self.path}: {error}") from error
 
 
-def _names() -> list[str]:
-    return [field.name for field in fields(Row)]
-
-
-def _text(name: str, value: Any) -> Any:
-    """A field as SQLite holds it; the same settings are the same text."""
+def _cell(row: Row, name: str) -> Any:
+    """A column of a row as SQLite holds it; the same settings are the same text."""
+    value = row.result.as_json() if name == "metrics" else getattr(row, name)
     return json.dumps(finite(value), sort_keys=True) if name in _JSON else value
 
 
 def _row(values: dict[str, Any]) -> Row:
-    return Row(**{name: json.loads(value) if name in _JSON else value for name, value in values.items()})
+    plain = {name: json.loads(value) if name in _JSON else value for name, value in values.items()}
+    n, metrics = plain.pop("n"), plain.pop("metrics")
+    return Row(**plain, result=Result.from_json(metrics) if "n" in metrics else _result_of_old(metrics, n))
+
+
+def _result_of_old(metrics: dict[str, dict[str, float | None]], n: int) -> Result:
+    """What version 0.1.0 stored: value, interval and noise floor of each metric. Its intervals could miss the value."""
+    estimates, floors = {}, {}
+    for name, one in metrics.items():
+        value, low, high, floor, ceiling = (one[part] for part in ("value", "low", "high", "floor", "floor_high"))
+        if value is None:
+            continue
+        ends = (None, None) if low is None or high is None else (min(low, value), max(high, value))
+        estimates[name] = Estimate(value, None, *ends)
+        if floor is not None and ceiling is not None:
+            floors[name] = Floor(floor, 0.0, ceiling)
+    return Result(n, estimates, floors)

@@ -14,15 +14,15 @@ from pathlib import Path
 
 from acls.report.figures import heatmap, margins, overlay, pareto
 from acls.report.figures.style import canvas, save
-from acls.report.page import of_study, rank_subjects, write
-from acls.report.results import marks_of, metric, number, results_table
+from acls.report.page import write
+from acls.report.results import RANKED, marks_of, metric, results_table
 from acls.report.tables import Table, spread
 from acls.reproduce.claims import Claim, Judged
 from acls.reproduce.published import LAMBDA_1, LAMBDA_2
 from acls.storage import write_text
-from acls.study.ranking import Difference, Resampled, difference
-from acls.study.resamples import resampled
-from acls.study.runs import NONE, evaluated, outputs
+from acls.study.files import METRICS, RunFiles
+from acls.study.ranking import Difference, difference, rank, resamples_of
+from acls.study.runs import NONE, detailed
 from acls.study.store import Row, Store
 
 HERE = Path(os.path.relpath(Path(__file__).parent))  # pages say where their studies are: not on which machine
@@ -45,8 +45,7 @@ class Study:
     def __init__(self, name: str, title: str, commands: Sequence[str], samples: str = "test images") -> None:
         self.name, self.title, self.commands, self.samples = name, title, commands, samples
         self.folder = HERE / "studies" / name
-        self.rows = Store(self.folder).rows()
-        self._resampled: dict[tuple[str, str], Resampled] = {}
+        self.rows = detailed(self.folder, Store(self.folder).rows())
 
     def of(self, method: str, posthoc: str = NONE) -> list[Row]:
         return [row for row in self.rows if (row.method, row.posthoc) == (method, posthoc)]
@@ -57,25 +56,18 @@ class Study:
         order = [*ORDER, *sorted({row.method for row in self.rows})]
         return sorted({row.method for row in self.rows}, key=lambda name: order.index(name))
 
-    def resampled(self, row: Row) -> Resampled:
-        """The metrics behind a row on resampled samples, computed once."""
-        key = row.run, row.posthoc
-        if key not in self._resampled:
-            self._resampled[key] = resampled(self.folder, row)
-        return self._resampled[key]
-
     @property
     def has_outputs(self) -> bool:
-        return any(self.folder.glob("runs/*/predictions"))
+        return any(row.result.suite is not None for row in self.rows)
 
     def minus(self, one: tuple[str, str], other: tuple[str, str], name: str) -> Difference:
         """A metric of one (method, post-hoc method) minus the other's."""
-        found = difference(self.of(*one), self.of(*other), name, self.resampled)
+        found = difference(self.of(*one), self.of(*other), name, resamples_of)
         assert found is not None, (one, other)
         return found
 
     def mean(self, method: str, name: str, posthoc: str = NONE) -> float:
-        return statistics.fmean(row.metrics[name]["value"] or 0.0 for row in self.of(method, posthoc))
+        return statistics.fmean(row.result.get(name) or 0.0 for row in self.of(method, posthoc))
 
     def how(self) -> str:
         """What was run, with what it took."""
@@ -189,9 +181,8 @@ def study_table(study: Study) -> str:
     """Mean and spread over seeds, before and after temperature scaling; the best is marked where that is sure."""
     wanted = study.methods
     rows = [row for posthoc in (NONE, T) for method in wanted for row in study.of(method, posthoc)]
-    columns = [name for name in COLUMNS if any(number(row, name) is not None for row in rows)]
-    ranked = rank_subjects([one for one in of_study(study.folder) if one.method in wanted]) if study.has_outputs else []
-    return results_table(rows, columns, marks=marks_of(ranked)).markdown()
+    columns = [name for name in COLUMNS if any(row.result.get(name) is not None for row in rows)]
+    return results_table(rows, columns, marks=marks_of(rank(rows, RANKED))).markdown()
 
 
 def against(study: Study, method: str, rivals: Mapping[str, str], names: Sequence[str]) -> str:
@@ -405,7 +396,7 @@ def readme_table() -> str:
     for title, method in shown.items():
         rows, after = CIFAR.of(method), CIFAR.of(method, T)
         cells = [
-            spread([row.metrics[name]["value"] or 0.0 for row in group], scale=100)
+            spread([row.result.get(name) or 0.0 for row in group], scale=100)
             for name, group in (("accuracy", rows), ("ece", rows), ("ece", after))
         ]
         gap = 100 * (CIFAR.mean(method, "confidence") - CIFAR.mean(method, "accuracy"))
@@ -479,7 +470,7 @@ def grid() -> dict[tuple[float, float], list[float]]:
             rows = VARIANTS.of(f"ACLS({', '.join([*changed, 'margin=6.0'])})")
             rows = CIFAR.of("CE") if first == second == 0 else CIFAR.of(ACLS) if not changed else rows
             if rows:
-                found[first, second] = [row.metrics["ece"]["value"] or 0.0 for row in rows if row.seed == 1]
+                found[first, second] = [row.result.get("ece") or 0.0 for row in rows if row.seed == 1]
     return found
 
 
@@ -496,7 +487,7 @@ def grid_table() -> str:
 def _margins() -> object:
     drawn, (ax,) = canvas(height=2.8)
     values = {
-        form: {margin: [row.metrics["ece"]["value"] or 0.0 for row in rows] for margin, rows in by_margin.items()}
+        form: {margin: [row.result.get("ece") or 0.0 for row in rows] for margin, rows in by_margin.items()}
         for form, by_margin in sweep().items()
         if by_margin
     }
@@ -514,7 +505,7 @@ def _pareto(study: Study) -> object:
     shown = {}
     for method in study.methods:
         rows = study.of(method)
-        shown[method] = [(row.metrics["accuracy"]["value"] or 0.0, row.metrics["ece"]["value"] or 0.0) for row in rows]
+        shown[method] = [(row.result.get("accuracy") or 0.0, row.result.get("ece") or 0.0) for row in rows]
     drawn, (ax,) = canvas(width=7.0, height=4.5)
     pareto.draw(pareto.prepare(shown), ax)
     return drawn
@@ -524,7 +515,7 @@ def _overlay() -> object:
     drawn, (ax,) = canvas()
     shown = {}
     for title, method in {**RIVALS, "ACLS": ACLS, "released": RELEASED, "AutoACLS": AUTO}.items():
-        suite = evaluated(outputs(CIFAR.folder, CIFAR.of(method)[0])).suite
+        suite = CIFAR.of(method)[0].result.suite
         assert suite is not None
         shown[title] = suite.bins.reliability()
     overlay.draw(overlay.prepare(shown), ax)
@@ -532,13 +523,13 @@ def _overlay() -> object:
 
 
 def _training_accuracy(study: Study) -> float:
-    rows = [(study.folder / row.run / "metrics.csv").read_text().splitlines() for row in study.of("CE")]
+    rows = [RunFiles(study.folder, row.run).text(METRICS).splitlines() for row in study.of("CE")]
     place = rows[0][0].split(",").index("train/accuracy")
     return statistics.fmean(float(lines[-1].split(",")[place]) for lines in rows)
 
 
 def _mean(rows: Sequence[Row], name: str) -> float:
-    return statistics.fmean(row.metrics[name]["value"] or 0.0 for row in rows)
+    return statistics.fmean(row.result.get(name) or 0.0 for row in rows)
 
 
 def main(*, interactive: bool = True) -> None:

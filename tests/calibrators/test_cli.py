@@ -10,6 +10,7 @@ from acls.calibrators import LTS, Calibrator, Temperature
 from acls.cli import main
 from acls.metrics import Suite
 from acls.predictions import Predictions
+from acls.results import recommend
 from tests.calibrators.synthetic import overconfident, well_calibrated
 
 pytest.importorskip("safetensors")
@@ -58,8 +59,11 @@ def test_a_calibrated_model_is_kept(tmp_path, capsys):
     np.savez(tmp_path / "val.npz", probs=logits.softmax(1).numpy(), labels=target.numpy())
     main(["calibrate", str(tmp_path / "val.npz"), "--out", str(tmp_path / "c.safetensors")])
     out = capsys.readouterr().out
-    assert "Recommended: keep the model as it is." in out
-    assert "although the advice" in out
+    assert out.startswith("Recommended: keep the model as it is.")
+    assert "Nothing is saved: --force saves the best of them all the same." in out
+    assert not (tmp_path / "c.safetensors").exists()
+    main(["calibrate", str(tmp_path / "val.npz"), "--out", str(tmp_path / "c.safetensors"), "--force"])
+    assert isinstance(Calibrator.load(tmp_path / "c.safetensors"), Temperature)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +129,7 @@ def test_a_fit_that_only_its_range_stops_is_not_recommended(tmp_path, capsys):
     main(["calibrate", str(tmp_path / "val.npz"), "--method", "temperature,vector"])
     out = capsys.readouterr().out
     assert "Recommended: keep the model as it is." in out
-    assert "a fit ends where nothing but the range stops it" in out
+    assert "a fit ends where nothing but the range stops it" in " ".join(out.split())
 
 
 @pytest.mark.parametrize("command", ["calibrate", "apply"])
@@ -158,3 +162,29 @@ def test_a_file_that_is_no_calibrator_is_refused(files, capsys):
     Predictions.load(files / "val.npz").save(files / "val.safetensors")
     assert main(["apply", str(files / "val.safetensors"), str(files / "test.npz"), str(files / "out.npz")]) == 2
     assert "holds no calibrator" in capsys.readouterr().err
+
+
+def test_what_is_called_unfit_is_not_recommended(tmp_path, capsys):
+    logits, target = overconfident(n=120, k=6)
+    np.savez(tmp_path / "val.npz", logits=logits.numpy(), labels=target.numpy())
+    main(["calibrate", str(tmp_path / "val.npz"), "--method", "matrix,temperature", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    matrix, temperature = found["methods"]
+    assert "too few samples" in matrix["fit"]["warnings"][0]
+    assert not matrix["use"]
+    assert found["recommended"] in (None, temperature["method"])
+
+
+def test_calibrate_report_and_python_find_the_same_temperature(files, capsys):
+    probs = torch.from_numpy(np.load(files / "val.npz")["logits"]).softmax(1).numpy().round(3)
+    np.savez(
+        files / "rounded.npz", probs=probs / probs.sum(1, keepdims=True), labels=np.load(files / "val.npz")["labels"]
+    )
+    main(["calibrate", str(files / "rounded.npz"), "--json", "--quiet"])
+    by_calibrate = json.loads(capsys.readouterr().out)["methods"][0]["parameters"]["temperature"]
+    assert main(["report", str(files / "rounded.npz"), "--out", str(files / "page.html"), "--json"]) == 0
+    (model,) = json.loads(capsys.readouterr().out)["models"]
+    assert model["temperature"] == pytest.approx(by_calibrate, rel=1e-6)
+    advice = recommend(Predictions.load(files / "rounded.npz"))
+    assert advice.candidates[0].parameters == {"temperature": by_calibrate}
+    assert advice.chosen is advice.candidates[0]

@@ -1,7 +1,6 @@
 """acls evaluate, as a user runs it: on real networks, on tables of any making, on what is broken."""
 
 import json
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -12,10 +11,10 @@ import torch
 from made import make, write_csv
 
 from acls.cli import main
-from acls.evaluation import evaluate as count
-from acls.evaluation import verdict
-from acls.metrics import Suite, intervals
+from acls.metrics import Suite
 from acls.predictions import Predictions
+from acls.results import count, verdict
+from acls.results import evaluate as evaluate_predictions
 
 KEYS = ["n", "accuracy", "nll", "brier", "ece", "aece", "classwise_ece", "mce", "rmsce", "ks", "smece"]
 
@@ -73,8 +72,14 @@ def test_json_has_every_number_with_interval_and_floor(tmp_path, numbers):
     found = numbers(tmp_path / "p.npz")
     assert all(isinstance(found[key], int | float) for key in KEYS)
     for key in KEYS[1:]:
-        low, high = found["intervals"][key]
-        assert low <= high
+        if key != "mce":  # no interval of the largest of many gaps holds its coverage
+            low, high = found["intervals"][key]
+            assert low <= found["debiased"][key] <= high
+            assert low <= found[key] <= high
+    assert "mce" not in found["intervals"]
+    assert found["notes"]["mce"]
+    assert found["verdict"].keys() == {"miscalibrated", "p", "text"}
+    assert found["verdict"]["miscalibrated"] is False
     for key in ("ece", "aece", "classwise_ece", "mce", "rmsce", "ks", "smece"):
         floor = found["floors"][key]
         assert 0 <= floor["low"] <= floor["mean"] <= floor["high"]
@@ -92,18 +97,9 @@ def test_the_table_shows_percent_with_two_decimals(tmp_path, evaluate):
     rows = {line.split("  ")[0].strip(): line.split() for line in out.splitlines() if line}
     assert f"{100 * suite['ece']:.2f}" in rows["ECE %"]
     assert f"{suite['nll']:.4f}" in rows["NLL"]
-    assert all(rows[title][-1] == "500" for title in ("accuracy %", "ECE %", "SmoothECE %"))
-    assert out.startswith("p.npz: logits of 10 classes, n = 500, 15 bins")
-    assert "No miscalibration beyond chance" in out
-
-
-def test_an_interval_below_its_value_is_explained(tmp_path, evaluate):
-    make(600, 5).save(tmp_path / "p.npz")
-    found = json.loads(evaluate(tmp_path / "p.npz", "--json", "--bootstrap", 200).out)
-    assert found["classwise_ece"] > found["intervals"]["classwise_ece"][1]
-    out = " ".join(evaluate(tmp_path / "p.npz", "--bootstrap", 200).out.split())
-    assert "so they can lie below the value: " in out
-    assert "classwise ECE" in out.split("lie below the value: ")[1]
+    assert "logits of 10 classes, n = 500, 15 bins" in out
+    assert out.startswith("p.npz: No miscalibration beyond chance at n = 500 (p = ")
+    assert max(map(len, out.splitlines())) <= 80
 
 
 def test_overconfidence_is_called_by_its_name(tmp_path, evaluate):
@@ -114,30 +110,30 @@ def test_overconfidence_is_called_by_its_name(tmp_path, evaluate):
     assert "Miscalibrated, underconfident" in evaluate(tmp_path / "cold.npz", "--bootstrap", 0).out
 
 
-@pytest.mark.parametrize("test", ["Spiegelhalter", "Kolmogorov-Smirnov"])
-def test_what_only_a_test_finds_is_told_as_such(test):
-    """A confidence a little too high, the same in all samples of a test's kind, is below what bins can show."""
-    p = make(3000, 10)
-    worth = count([p]).worth(0)
-    names = {"Spiegelhalter": "spiegelhalter", "Kolmogorov-Smirnov": "ks"}
-    assert worth.summary["ece"] < worth.floors["ece"].high
-    tests = {name: intervals.Test(3.0, 0.2) for name in worth.tests} | {names[test]: intervals.Test(3.0, 0.0131)}
-    told = verdict(replace(worth, tests=tests))
-    assert f"the {test} test" in told
-    assert "(p = 0.013), while the ECE is within its noise floor" in told
-    assert "times its noise floor" not in told
-
-
-def test_the_verdict_never_calls_an_ece_within_its_floor_a_multiple_of_it():
-    """Over heats from none to plain to see, all three verdicts are given, each where it is true."""
+def test_the_verdict_is_that_of_the_one_p():
+    """Over heats from none to plain to see, the words follow the p, whatever the ECE and its floor."""
     p, seen = make(3000, 10), set()
     for heat in torch.linspace(1.0, 1.3, 16).tolist():
-        worth = count([Predictions(p.scores * heat, p.labels, "logits")]).worth(0)
-        told, within = verdict(worth), worth.summary["ece"] <= worth.floors["ece"].high
-        assert ("times its noise floor" in told) == (not within)
-        assert ("within its noise floor" in told) == within
-        seen.add(told.split(",")[0].split(":")[0])
-    assert seen == {"No miscalibration beyond chance at this n", "Slightly miscalibrated", "Miscalibrated"}
+        result = evaluate_predictions(Predictions(p.scores * heat, p.labels, "logits"))
+        told = verdict(result)
+        assert told.p == result.p
+        assert told.miscalibrated == (result.p < 0.05)
+        assert told.text.startswith("Miscalibrated" if told.miscalibrated else "No miscalibration beyond chance")
+        seen.add(told.miscalibrated)
+    assert seen == {True, False}
+
+
+def test_evaluate_report_and_python_give_one_verdict(tmp_path, evaluate, capsys):
+    """A model a little too sure, whose p is near 0.05: once evaluate called it miscalibrated and report did not."""
+    p = make(3000, 10)
+    for number, heat in enumerate((1.04, 1.06, 1.08, 1.1)):
+        file = tmp_path / f"{number}.npz"
+        Predictions(p.scores * heat, p.labels, "logits").save(file)
+        told = json.loads(evaluate(file, "--json").out)["verdict"]
+        assert main(["report", str(file), "--out", str(tmp_path / f"{number}.html"), "--json"]) == 0
+        (on_page,) = json.loads(capsys.readouterr().out)["verdict"]
+        assert told["text"].removesuffix(".") in on_page
+        assert told == vars(verdict(evaluate_predictions(file)))
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".parquet", ".csv", "parts"])
@@ -187,14 +183,14 @@ def test_slices_add_up_to_the_whole():
     p = make(600, 5, group=True, image=True)
     whole = count([p], by_group=True)
     parts = count([p[:7], p[7:200], p[200:]], by_group=True)
-    assert parts.same_samples(whole)
-    pairs = [(parts.worth(20), whole.worth(20))]
-    pairs += zip(parts.worth_by_group(20).values(), whole.worth_by_group(20).values(), strict=True)
+    assert parts.labels == whole.labels
+    one, other = parts.result(), whole.result()
+    pairs = [(one, other), *zip(one.groups.values(), other.groups.values(), strict=True)]
     assert len(pairs) == 4
-    for one, other in pairs:
-        assert one.summary == pytest.approx(other.summary, abs=1e-6)
-        for name, interval in other.intervals.items():
-            assert vars(one.intervals[name]) == pytest.approx(vars(interval), abs=1e-6), name
+    for mine, theirs in pairs:
+        assert mine.values == pytest.approx(theirs.values, abs=1e-6)
+        for name, interval in theirs.intervals.items():
+            assert mine.intervals[name] == pytest.approx(interval, abs=1e-6), name
 
 
 @pytest.mark.parametrize("options", [[], ["--by", "group"], ["--by", "image"]])
@@ -204,7 +200,7 @@ def test_few_rows_have_finite_numbers(tmp_path, evaluate, options):
     found = json.loads(evaluate(tmp_path / "p.npz", *options, "--json").out)
     for part in (found, *found.get("groups", {}).values()):
         assert all(None not in ends for ends in part["intervals"].values())
-        assert {"ece", "smece"} <= part["intervals"].keys()
+        assert {"ece", "aece", "accuracy"} <= part["intervals"].keys()
     assert "nan" not in evaluate(tmp_path / "p.npz", *options, "--bootstrap", 20).out
 
 
@@ -213,18 +209,11 @@ def test_one_unit_has_no_interval_no_comparison_and_no_verdict_over_images(tmp_p
     p.save(tmp_path / "p.npz")
     replace(p, scores=3 * p.scores).save(tmp_path / "q.npz")
     done = evaluate(tmp_path / "p.npz", tmp_path / "q.npz", "--by", "image")
-    assert "q.npz is not compared with p.npz: the rows form one unit" in done.err
-    assert "No verdict, as there is no interval over images" in done.out
-    assert "resampling needs at least 2 images" in done.out
+    assert "q.npz is not compared with p.npz: the rows form one image" in done.err
+    assert "p.npz: No verdict: too few independent images to test" in done.out
     found = json.loads(evaluate(tmp_path / "p.npz", tmp_path / "q.npz", "--by", "image", "--json").out)
     assert found["comparisons"] == []
     assert [model["intervals"] for model in found["files"]] == [{}, {}]
-
-
-def test_an_interval_that_is_not_known_is_not_said_to_miss_0():
-    worth = count([make(50, 4, image=True)], by_image=True).worth(20)
-    unknown = {"ece": intervals.Interval(0.1, math.nan, math.nan)}
-    assert verdict(replace(worth, intervals=unknown), by_image=True).startswith("No verdict")
 
 
 def test_what_is_not_finite_is_null_in_json(tmp_path, evaluate):
@@ -237,7 +226,7 @@ def test_what_is_not_finite_is_null_in_json(tmp_path, evaluate):
     found = json.loads(evaluate(tmp_path / "zero.npz", tmp_path / "p.npz", "--json", "--bootstrap", 20).out)
     assert found["files"][0]["nll"] is None
     (comparison,) = found["comparisons"]
-    assert comparison["differences"]["nll"] == {"difference": None, "low": None, "high": None, "p": 1.0}
+    assert comparison["differences"]["nll"] == {"difference": None, "low": None, "high": None, "p": None}
     assert comparison["differences"]["ece"]["difference"] is not None
     told = evaluate(tmp_path / "zero.npz", "--json", "--protocol", "all").out
     assert "Infinity" not in told
@@ -256,40 +245,36 @@ def test_a_group_without_a_labelled_row_is_left_out_and_named(tmp_path, evaluate
     assert list(found["groups"]) == ["1", "2"]
 
 
-def test_many_groups_share_out_what_sixteen_may_hold():
+def test_many_groups_have_numbers_and_intervals_each():
     p = make(3000, 4)
-    few, many, most = (
-        count([replace(p, group=torch.arange(3000) % groups)], by_group=True) for groups in (8, 300, 1100)
-    )
-    sizes = [
-        sum(part.nbytes for _, blocks in one.groups.values() if blocks for part in blocks.tensors().values())
-        for one in (few, many, most)
-    ]
-    assert 0 == sizes[2] < sizes[1] < 2 * sizes[0]
-    assert "smece" in few.worth_by_group(20)["0"].intervals
-    worths = many.worth_by_group(20)
-    assert len(worths) == 300
-    for worth in worths.values():
-        assert {"accuracy", "ece", "nll", "classwise_ece"} <= worth.intervals.keys()
-        assert worth.intervals.keys() & {"smece"} == worth.floors.keys() & {"smece"} == set()
-        assert "smece" in worth.summary
-    assert vars(many.worth(20)) == vars(few.worth(20))
+    few, many = (count([replace(p, group=torch.arange(3000) % n)], by_group=True).result() for n in (8, 300))
+    assert "smece" in few.groups["0"].floors
+    assert len(many.groups) == 300
+    for group in many.groups.values():
+        assert {"accuracy", "ece", "nll", "classwise_ece"} <= group.intervals.keys()
+        assert "smece" not in group.floors  # it takes longer than all else
+        assert "smece" in group.values
+    assert many.estimates == few.estimates
+
+
+def test_images_of_few_groups_are_kept_apart_and_those_of_many_are_not():
+    p = replace(make(1200, 4), image=torch.arange(1200) // 5)
+    few, many = (count([replace(p, group=p.image % n)], by_group=True, by_image=True).result() for n in (4, 60))
+    assert "ece" in few.groups["0"].intervals
+    assert many.groups["0"].intervals == {}
+    assert verdict(many.groups["0"]).miscalibrated is None
 
 
 @pytest.mark.parametrize("classes", [4, 200])
 def test_many_groups_in_slices_add_up_to_the_whole(classes):
-    """Those of the first slice are counted finely, before more come."""
     p = replace(make(1200, classes), group=torch.arange(1200) // 20)
     whole, sliced = count([p], by_group=True), count([p[:250], p[250:700], p[700:]], by_group=True)
     joined = count([p[:250]], by_group=True) + count([p[250:]], by_group=True, first=250)
-    expected = whole.worth_by_group(20)
-    for parts in (sliced.worth_by_group(20), joined.worth_by_group(20)):
-        for name, worth in expected.items():
-            found = parts[name]
-            assert found.summary == pytest.approx(worth.summary, abs=1e-6)
-            assert found.intervals.keys() == worth.intervals.keys()
-            for metric, interval in worth.intervals.items():
-                assert vars(found.intervals[metric]) == pytest.approx(vars(interval), abs=1e-6), metric
+    expected = whole.result().groups
+    for parts in (sliced.result().groups, joined.result().groups):
+        for name, group in expected.items():
+            assert parts[name].values == pytest.approx(group.values, abs=1e-6)
+            assert parts[name].intervals.keys() == group.intervals.keys()
 
 
 def test_whole_images_are_resampled_when_asked(tmp_path, numbers, evaluate):
@@ -303,14 +288,14 @@ def test_whole_images_are_resampled_when_asked(tmp_path, numbers, evaluate):
         found = json.loads(evaluate(tmp_path / "p.npz", *by, "--json", "--bootstrap", 400).out)
         width[len(by)] = np.diff(found["intervals"]["accuracy"])[0]
     assert width[2] / width[0] == pytest.approx(50**0.5, rel=0.2)
-    assert "--by image resamples images" in evaluate(tmp_path / "p.npz", "--bootstrap", 20).out
+    assert "--by image goes by images" in " ".join(evaluate(tmp_path / "p.npz", "--bootstrap", 20).out.split())
     out = evaluate(tmp_path / "p.npz", "--by", "image", "--bootstrap", 200).out
-    assert "No miscalibration beyond chance with so many images" in out
+    assert "No miscalibration beyond chance at so many images" in " ".join(out.split())
     hot = Predictions(p.scores * 9, p.labels, "logits", image=p.image)
     hot.save(tmp_path / "hot.npz")
     out = evaluate(tmp_path / "hot.npz", "--by", "image", "--bootstrap", 200).out
-    assert "overconfident" in out
-    assert "interval of the ECE over images does not reach 0" in " ".join(out.split())
+    assert "Miscalibrated, overconfident" in out
+    assert "Images are taken to be independent" in " ".join(out.split())
 
 
 def test_two_models_are_compared_on_the_same_samples(tmp_path, numbers, evaluate):
@@ -323,12 +308,13 @@ def test_two_models_are_compared_on_the_same_samples(tmp_path, numbers, evaluate
     (comparison,) = found["comparisons"]
     assert (comparison["file"], comparison["against"]) == ("b.parquet", "a.npz")
     ece = comparison["differences"]["ece"]
-    assert ece["difference"] == pytest.approx(b["ece"] - a["ece"])
+    assert ece["difference"] == pytest.approx(b["debiased"]["ece"] - a["debiased"]["ece"], abs=1e-6)
     assert 0 < ece["low"] < ece["difference"] < ece["high"]
     assert ece["p"] < 0.01
     assert comparison["differences"]["accuracy"]["p"] > 0.5
     out = evaluate(tmp_path / "a.npz", tmp_path / "b.parquet", "--bootstrap", 20).out
-    assert "b.parquet minus a.npz, on the same 3000 samples" in out
+    told = " ".join(out.split())
+    assert "b.parquet against a.npz, on the same 3000 samples: The ECE is higher by more than chance" in told
 
 
 def test_models_of_one_file_are_compared_by_name(tmp_path, numbers):
@@ -364,7 +350,7 @@ def test_ignored_rows_do_not_count(tmp_path, numbers, evaluate):
 def test_markdown_and_no_bootstrap(tmp_path, evaluate):
     make(300, 4).save(tmp_path / "p.npz")
     out = evaluate(tmp_path / "p.npz", "--markdown", "--bootstrap", 0).out
-    assert "| metric | value | 95 % interval |" in out
+    assert "| metric | value | debiased | 95 % interval |" in out
     assert "| ---: |" in out
     assert json.loads(evaluate(tmp_path / "p.npz", "--json", "--bootstrap", 0).out)["intervals"] == {}
 

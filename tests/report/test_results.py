@@ -1,16 +1,18 @@
+import math
 from dataclasses import replace
 
 import pytest
 
 from acls.errors import InputError
-from acls.report.results import marks_of, results_table
+from acls.metrics.estimates import Estimate
+from acls.metrics.significance import SeedDifference
+from acls.report.results import about_ranking, marks_of, results_table
+from acls.results import Record, Result
 from acls.study.ranking import Ranked
-from acls.study.store import Row
 
 
 def row(method, seed, ece, posthoc="none", n=100, **protocol):
-    number = {"value": ece, "low": None, "high": None, "floor": None, "floor_high": None}
-    return Row(method, seed, "r", posthoc, "test", n, {"ece": number}, {"bins": 15, **protocol}, 1.0, "", {})
+    return Record(method, seed, posthoc, Result(n, {"ece": Estimate(ece)}), {"bins": 15, **protocol})
 
 
 ROWS = [row("CE", 1, 0.05), row("CE", 2, 0.07), row("ACLS", 1, 0.02), row("ACLS", 2, 0.03)]
@@ -33,11 +35,37 @@ def test_rows_of_different_protocols_are_refused_with_the_difference():
 
 
 def test_a_metric_that_is_not_known_leaves_its_cell_empty():
-    unknown = replace(ROWS[0], metrics={"ece": {**ROWS[0].metrics["ece"], "value": None}})
+    unknown = replace(ROWS[0], result=Result(100, {}))
     assert results_table([unknown], ["ece", "nll"]).rows[0][2:4] == ("", "")
 
 
 @pytest.mark.parametrize(("p", "expected"), [(0.01, {(1, 2): "best", (0, 2): "second"}), (0.2, {})])
 def test_the_best_is_marked_only_where_it_differs_by_more_than_chance(p, expected):
-    ranked = [Ranked("ece", "none", best="ACLS", next="CE", difference=-0.035, p=p)]
+    against = {"CE": SeedDifference(-0.035, -0.05, -0.02, p, 2, 2)}
+    ranked = [Ranked("ece", "none", "ACLS", p, against, "CE", {})]
     assert results_table(ROWS, ["ece"], marks=marks_of(ranked)).marks == expected
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (SeedDifference(-0.03, -0.04, -0.02, 0.01, 3, 2),
+         "3.00 points ahead of CE (95 % interval -4.00 .. -2.00; p = 0.010)"),
+        (SeedDifference(-0.01, -0.05, 0.03, 0.6, 2, 9), "chance (p = 0.600); telling it would take about 9 seeds."),
+        (SeedDifference(-0.01, -0.05, 0.03, 0.6, 2, None), "telling it would take more test samples."),
+        (SeedDifference(-0.01, -math.inf, math.inf, 1.0, 1, None), "one seed cannot tell that from chance"),
+    ],
+)  # fmt: skip
+def test_the_sentence_on_a_ranking_says_how_sure_it_is_and_what_it_would_take(found, told):
+    sentence = about_ranking(Ranked("ece", "none", "ACLS", found.p, {"CE": found}, "CE", {}))
+    assert sentence.startswith("ACLS has the lowest ECE, ")
+    assert told in sentence
+
+
+def test_columns_are_hidden_before_a_table_is_wider_than_the_terminal():
+    table = results_table(ROWS, ["accuracy", "ece", "aece", "nll"])
+    assert "n" in table.text().splitlines()[0].split()
+    narrow = table.text(44)
+    assert max(map(len, narrow.splitlines())) <= 44
+    assert "ECE %" in narrow
+    assert "6.00 ± 1.41" in narrow

@@ -7,10 +7,10 @@ import torch
 
 from acls.cli import main
 from acls.errors import InputError
-from acls.evaluation import evaluate
 from acls.predictions import Predictions, open_batches
+from acls.results import count
 from acls.study.engine import Local
-from acls.study.parts import evaluate_parts
+from acls.study.parts import count_parts
 from tests.study.quick import HERE
 
 
@@ -27,45 +27,44 @@ def parts(tmp_path):
 
 
 def assert_same(one, other):
-    mine, theirs = one.worth(100), other.worth(100)
-    assert mine.summary == pytest.approx(theirs.summary, abs=1e-12)
+    mine, theirs = one.result(), other.result()
+    assert mine.values == pytest.approx(theirs.values, abs=1e-12)
+    assert mine.p == pytest.approx(theirs.p, abs=1e-9)
     for name, interval in mine.intervals.items():
-        assert (interval.low, interval.high) == pytest.approx(
-            (theirs.intervals[name].low, theirs.intervals[name].high), abs=1e-9
-        )
+        assert interval == pytest.approx(theirs.intervals[name], abs=1e-9)
 
 
 def test_parts_add_up_to_the_whole(parts):
     batches = open_batches(parts)
-    whole, shared = evaluate(batches, by_group=True), evaluate_parts(batches, HERE, by_group=True)
+    whole, shared = count(batches, by_group=True), count_parts(batches, HERE, by_group=True)
     assert_same(whole, shared)
-    assert whole.same_samples(shared)
-    mine, theirs = whole.worth_by_group(100), shared.worth_by_group(100)
+    assert whole.labels == shared.labels
+    mine, theirs = whole.result().groups, shared.result().groups
     assert mine.keys() == theirs.keys() == {"cat", "dog", "eel"}
-    for name, worth in mine.items():
-        assert worth.summary == pytest.approx(theirs[name].summary, abs=1e-12)
+    for name, group in mine.items():
+        assert group.values == pytest.approx(theirs[name].values, abs=1e-12)
 
 
 def test_processes_count_as_this_one_does(parts):
     batches = open_batches(parts)
-    assert_same(evaluate(batches), evaluate_parts(batches, Local(workers=2, threads=1)))
+    assert_same(count(batches), count_parts(batches, Local(workers=2, threads=1)))
 
 
 def test_labels_in_another_order_are_other_samples(parts):
     forth, back = (open_batches([parts / f"{number}.parquet" for number in order]) for order in ((0, 1, 2), (2, 1, 0)))
-    assert not evaluate(forth).same_samples(evaluate(back))
+    assert count(forth).labels != count(back).labels
 
 
 def test_parts_of_other_classes_are_refused(parts):
     scores = torch.randn(9, 7)
     Predictions(scores, torch.zeros(9, dtype=torch.int64), "logits").save(parts / "9.parquet")
-    with pytest.raises(InputError, match="logits of 7 classes, but logits of 4"):
-        evaluate_parts(open_batches(parts), HERE)
+    with pytest.raises(InputError, match="logits of 4 classes in every part, got logits of 7"):
+        count_parts(open_batches(parts), HERE)
 
 
 def test_images_are_not_shared_out(parts):
     with pytest.raises(InputError, match="no --workers"):
-        evaluate_parts(open_batches(parts), HERE, by_image=True)
+        count_parts(open_batches(parts), HERE, by_image=True)
 
 
 def test_evaluate_with_workers_prints_the_same(parts, capsys, monkeypatch):

@@ -1,138 +1,131 @@
-"""Ranking: the best is marked where samples and seeds both say that it is no chance."""
+"""Ranking: the best is marked where samples and seeds together say that it is no chance."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from scipy import stats
 
-from acls.metrics import Blocks
-from acls.metrics.intervals import paired
-from acls.study.ranking import difference, rank, swap_test, t_test
-from acls.study.store import Row
-from tests.study.test_store import NUMBER, ROW
+from acls.metrics.estimates import Estimate
+from acls.predictions import Predictions
+from acls.results import Record, Result, evaluate
+from acls.study.ranking import difference, rank
+from acls.study.runs import evaluated
 
 
-def blocks(scale, seed, n=400):
+def network(method, seed, scale, draw, n=400):
     """A model whose logits are right in direction; the scale makes it over- or underconfident."""
-    random = torch.Generator().manual_seed(seed)
+    random = torch.Generator().manual_seed(draw)
     target = torch.randint(5, (n,), generator=random)
     logits = torch.nn.functional.one_hot(target, 5) + torch.randn(n, 5, generator=random)
-    return Blocks.of(scale * logits, target)
+    return Record(method, seed, "none", evaluated(Predictions(scale * logits, target, "logits")), {})
 
 
-def row(method, seed, ece, accuracy=0.9, n=540):
-    metrics = {"ece": {**NUMBER, "value": ece}, "accuracy": {**NUMBER, "value": accuracy}}
-    return Row(**{**vars(ROW), "method": method, "seed": seed, "n": n, "metrics": metrics})
+def made(method, seed, ece, accuracy=0.9, n=540):
+    """A record of which nothing is known but its values, so that the seeds alone decide."""
+    return Record(method, seed, "none", Result(n, {"ece": Estimate(ece), "accuracy": Estimate(accuracy)}), {})
 
 
-def of(counted):
-    return [row(m, s, found.summary()["ece"], found.summary()["accuracy"]) for (m, s), found in counted.items()]
-
-
-def test_with_one_seed_the_test_is_the_paired_one():
-    one, other = blocks(1.0, 0), blocks(1.3, 0)
-    mine, theirs = swap_test([one], [other]), paired(one, other)
-    for name in mine.keys() - {"smece"}:  # which has fewer replicates
-        assert mine[name] == theirs[name].p
-
-
-@pytest.mark.parametrize("n", [2, 3, 4, 5, 10])
-def test_the_t_test_is_scipys(n):
-    values = torch.randn(n, generator=torch.Generator().manual_seed(n)).add(0.5).tolist()
-    assert t_test(values) == pytest.approx(stats.ttest_1samp(values, 0).pvalue, rel=1e-9)
-
-
-def test_equal_differences_are_no_proof():
-    assert t_test([0.5, 0.5]) == 1.0
-    assert t_test([0.0, 0.0]) == 1.0
-    assert t_test([0.3 - 0.1, 0.2]) == 1.0  # the same but for the last bit
-
-
-def test_one_seed_leaves_the_verdict_to_the_samples():
-    assert t_test([0.3]) == 0.0
-
-
-def test_counts_deviate_by_their_rounding_at_least():
-    """The t of equal differences is their number of steps by the deviation of rounding two counts, 1 / √6 steps."""
-    t = 7 * math.sqrt(6) * math.sqrt(2)
-    assert t_test([7 / 539, 7 / 539], resolution=1 / 539) == pytest.approx(2 * stats.t.sf(t, 1), rel=1e-9)
-    assert t_test([7 / 539, 2 / 539], resolution=1 / 539) == t_test([7 / 539, 2 / 539])
-    assert t_test([0.0, 0.0], resolution=1 / 539) == 1.0
+def ece_of(records):
+    (found,) = rank(records, ["ece"])
+    return found
 
 
 def test_the_interval_of_equal_counts_has_a_width():
-    plain = {"low": None, "high": None}  # nothing of the samples, so that all is of the seeds
-    rows = {m: [row(m, s, 0.1, (hits + s) / 539, 539) for s in (0, 3)] for m, hits in (("CE", 527), ("ACLS", 534))}
-    for one in (*rows["CE"], *rows["ACLS"]):
-        one.metrics["accuracy"].update(plain)
+    rows = {m: [made(m, s, 0.1, (hits + s) / 539, 539) for s in (0, 3)] for m, hits in (("CE", 527), ("ACLS", 534))}
     found = difference(rows["ACLS"], rows["CE"], "accuracy")
     width = stats.t.ppf(0.975, 1) / (539 * math.sqrt(6)) / math.sqrt(2)
     assert found.high - found.value == pytest.approx(width, rel=1e-6)
 
 
-@pytest.mark.parametrize("seeds", [2, 3])
-@pytest.mark.parametrize("spread", [1.0, 3.0])
-def test_rounding_to_counts_makes_no_false_alarms(seeds, spread):
-    random = torch.Generator().manual_seed(seeds)
-    counts = (500 + spread * torch.randn(2, 2000, seeds, generator=random)).round()
-    alarms = [t_test(one, resolution=1.0) < 0.05 for one in (counts[0] - counts[1]).tolist()]
-    assert sum(alarms) / len(alarms) < 0.06
-
-
-@pytest.mark.parametrize(("n", "significant"), [(539, False), (5390, True)])
-def test_accuracies_are_ranked_as_counts_of_the_samples(n, significant):
-    """The hits differ by 2 or 20 in both seeds: one sample's rounding counts the less, the more samples there are."""
-    values = {"CE": (0.97, 0.98), "ACLS": (0.97 + 2 / 539, 0.98 + 2 / 539)}
-    rows = [row(m, s, 0.1, accuracy, n) for m, both in values.items() for s, accuracy in enumerate(both)]
-    logits, target = torch.tensor([[0.0, 1.0]]).expand(n, 2), torch.ones(n, dtype=torch.long)
-    # All right against all wrong: the samples leave no doubt, so that the seeds decide.
-    counted = {"CE": Blocks.of(-logits, target), "ACLS": Blocks.of(logits, target)}
-    (found,) = rank(rows, ["accuracy"], lambda one: counted[one.method])
-    assert found.best == "ACLS"
-    assert found.significant == significant
-
-
 def test_a_large_difference_in_all_seeds_is_significant():
-    counted = {(m, s): blocks(scale, s) for m, scale in (("fits", 1.2), ("shouts", 8.0)) for s in (1, 2, 3)}
-    (ece,) = rank(of(counted), ["ece"], lambda one: counted[one.method, one.seed])
+    records = [network(m, s, scale, s) for m, scale in (("fits", 1.2), ("shouts", 8.0)) for s in (1, 2, 3)]
+    ece = ece_of(records)
     assert (ece.best, ece.next) == ("fits", "shouts")
     assert ece.significant
     assert ece.difference < 0
+    assert ece.against["shouts"].high < 0
 
 
-def test_methods_that_are_alike_are_not_told_apart():
-    counted = {(m, s): blocks(1.2, 10 * i + s) for i, m in enumerate("AB") for s in (1, 2, 3)}
-    found = rank(of(counted), ["ece", "accuracy"], lambda one: counted[one.method, one.seed])
+def test_methods_that_are_alike_are_not_told_apart_and_it_says_what_would_be_needed():
+    records = [network(m, s, 1.2, 10 * i + s) for i, m in enumerate("AB") for s in (1, 2, 3)]
+    found = rank(records, ["ece", "accuracy"])
     assert len(found) == 2
     assert not any(one.significant for one in found)
+    assert all(one.needed is None or one.needed > 3 for one in found)
 
 
 def test_what_differs_from_seed_to_seed_is_not_significant_however_many_samples():
     """Each pair differs clearly on its samples, but once one is better, once the other."""
-    counted = {("A", 1): blocks(1.2, 1), ("B", 1): blocks(8.0, 1), ("A", 2): blocks(6.0, 2), ("B", 2): blocks(1.2, 2)}
-    (ece,) = rank(of(counted), ["ece"], lambda one: counted[one.method, one.seed])
-    assert not ece.significant
+    of = {("A", 1): (1.2, 1), ("B", 1): (8.0, 1), ("A", 2): (6.0, 2), ("B", 2): (1.2, 2)}
+    assert not ece_of([network(*name, *about) for name, about in of.items()]).significant
+
+
+def test_the_best_has_to_beat_all_others_not_only_the_next():
+    """The next is far behind in each seed; a third is as good on average, but varies from seed to seed."""
+    values = {"best": (0.02, 0.021, 0.02), "steady": (0.05, 0.052, 0.051), "noisy": (0.001, 0.16, 0.001)}
+    found = ece_of([made(m, s, ece) for m, eces in values.items() for s, ece in enumerate(eces)])
+    assert (found.best, found.next) == ("best", "steady")
+    assert found.against["steady"].p < 0.01
+    assert not found.significant
+
+
+def test_every_method_is_compared_with_the_first_and_corrected_for_their_number():
+    values = {"CE": (0.10, 0.101, 0.102), "A": (0.01, 0.011, 0.013), "B": (0.05, 0.052, 0.051)}
+    found = ece_of([made(m, s, ece) for m, eces in values.items() for s, ece in enumerate(eces)])
+    assert found.baseline == "CE"
+    assert list(found.to_baseline) == ["A", "B"]
+    assert found.to_baseline["A"].value == pytest.approx(sum(values["A"]) / 3 - sum(values["CE"]) / 3)
+    plain = stats.ttest_rel(values["B"], values["CE"]).pvalue
+    assert found.to_baseline["B"].p >= plain  # Holm: at least as large as alone
+    assert max(one.p for one in found.to_baseline.values()) < 0.05
+
+
+def test_one_seed_marks_nothing():
+    found = ece_of([network(m, 1, scale, 1) for m, scale in (("fits", 1.2), ("shouts", 8.0))])
+    assert found.seeds == 1
+    assert not found.significant
+    assert math.isinf(found.against["shouts"].high)
+
+
+def test_files_are_compared_on_their_samples():
+    records = [network(m, None, scale, 1) for m, scale in (("fits", 1.2), ("shouts", 8.0))]
+    with_blocks = [
+        replace(one, result=evaluate(p, compare=True))
+        for one, p in zip(records, (outputs(1.2), outputs(8.0)), strict=True)
+    ]
+    ece = ece_of(with_blocks)
+    assert ece.best == "fits"
+    assert ece.significant
+    assert rank(records, ["ece"]) == []  # what comparing needs was not kept
+
+
+def outputs(scale):
+    random = torch.Generator().manual_seed(1)
+    target = torch.randint(5, (400,), generator=random)
+    logits = torch.nn.functional.one_hot(target, 5) + torch.randn(400, 5, generator=random)
+    return Predictions(scale * logits, target, "logits")
 
 
 def test_higher_accuracy_is_better_and_lower_error():
-    rows = [row("A", 1, 0.1, accuracy=0.9), row("B", 1, 0.2, accuracy=0.95)]
-    found = {one.metric: one.best for one in rank(rows, ["ece", "accuracy"], lambda one: blocks(1.0, 0))}
-    assert found == {"ece": "A", "accuracy": "B"}
+    rows = [made("A", s, 0.1, accuracy=0.9) for s in (1, 2)] + [made("B", s, 0.2, accuracy=0.95) for s in (1, 2)]
+    assert {one.metric: one.best for one in rank(rows, ["ece", "accuracy"])} == {"ece": "A", "accuracy": "B"}
 
 
 def test_p_values_are_corrected_for_all_that_were_ranked():
-    counted = {(m, 1): blocks(scale, 1) for m, scale in (("A", 1.0), ("B", 1.25))}
-    found = rank(of(counted), ["ece", "nll", "accuracy"], lambda one: counted[one.method, one.seed])
-    plain = swap_test([counted["A", 1]], [counted["B", 1]])
-    assert min(one.p for one in found) >= min(1.0, 2 * min(plain["ece"], plain["accuracy"])) - 1e-12
+    values = {"A": (0.01, 0.012, 0.011), "B": (0.05, 0.052, 0.054)}
+    rows = [made(m, s, ece, 1 - ece) for m, eces in values.items() for s, ece in enumerate(eces)]
+    (alone,), both = rank(rows, ["ece"]), rank(rows, ["ece", "accuracy"])
+    assert max(one.p for one in both) >= min(1.0, 2 * min(alone.p, rank(rows, ["accuracy"])[0].p)) - 1e-9
 
 
 def test_one_method_alone_is_not_ranked():
-    assert rank([row("A", 1, 0.1)], ["ece"], lambda one: blocks(1.0, 0)) == []
+    assert rank([made("A", 1, 0.1)], ["ece"]) == []
 
 
 def test_only_seeds_that_both_have_are_compared():
-    rows = [row("A", 1, 0.1), row("A", 2, 0.1), row("B", 2, 0.3)]
-    (ece,) = rank(rows, ["ece"], lambda one: blocks(1.0, one.seed))
-    assert math.isclose(ece.difference, -0.2)
+    rows = [made("A", 1, 0.1), made("A", 2, 0.1), made("A", 3, 0.11), made("B", 2, 0.3), made("B", 3, 0.32)]
+    ece = ece_of(rows)
+    assert math.isclose(ece.difference, -0.205)
+    assert ece.seeds == 2

@@ -46,10 +46,11 @@ def test_rows_hold_the_numbers_of_the_predictions_behind_them(finished):
         summary = Suite.of(p.scores, p.labels, kind=p.kind).summary()
         assert row.n == len(p)
         for name in ("accuracy", "ece", "aece", "nll"):
-            assert row.metrics[name]["value"] == pytest.approx(summary[name], abs=1e-12)
-        ece = row.metrics["ece"]
-        assert ece["low"] <= ece["value"] <= ece["high"]
-        assert 0 < ece["floor"] < ece["floor_high"]
+            assert row.result[name].value == pytest.approx(summary[name], abs=1e-12)
+        ece, floor = row.result["ece"], row.result.floors["ece"]
+        assert ece.low <= ece.debiased <= ece.value <= ece.high
+        assert 0 < floor.mean < floor.high
+        assert 0 <= row.result.p <= 1
 
 
 def test_temperature_keeps_accuracy_and_was_fitted_on_validation_only(finished):
@@ -57,8 +58,8 @@ def test_temperature_keeps_accuracy_and_was_fitted_on_validation_only(finished):
     for (method, seed, posthoc), row in by_key.items():
         if posthoc == "Temperature":
             before = by_key[method, seed, "none"]
-            assert row.metrics["accuracy"]["value"] == before.metrics["accuracy"]["value"]
-            assert row.metrics["nll"]["value"] != before.metrics["nll"]["value"]
+            assert row.result["accuracy"].value == before.result["accuracy"].value
+            assert row.result["nll"].value != before.result["nll"].value
             assert row.protocol["calibrated on"] == "validation"
 
 
@@ -117,12 +118,13 @@ def test_a_training_that_stops_is_told_and_the_others_go_on(tmp_path, monkeypatc
 def test_pixels_of_an_image_are_resampled_together_and_miou_is_told(tmp_path):
     run_study(plan(tmp_path, maps(), "CE", [1], "temperature"), HERE)
     as_is, calibrated = Store(tmp_path).rows()
-    assert 0 < as_is.metrics["miou"]["value"] < 1
-    assert "miou" not in calibrated.metrics
+    assert 0 < as_is.result["miou"].value < 1
+    assert "miou" not in calibrated.result.estimates
+    assert as_is.result.unit == "image"
     p = outputs(tmp_path, as_is)
-    independent = runs.evaluated(replace(p, image=None)).worth(200).intervals["accuracy"]
-    of_images = as_is.metrics["accuracy"]
-    assert of_images["high"] - of_images["low"] != pytest.approx(independent.high - independent.low, rel=0.01)
+    independent = runs.evaluated(replace(p, image=None)).intervals["accuracy"]
+    of_images = as_is.result.intervals["accuracy"]
+    assert of_images[1] - of_images[0] != pytest.approx(independent[1] - independent[0], rel=0.01)
 
 
 def test_rows_of_another_protocol_do_not_get_into_one_table(finished):

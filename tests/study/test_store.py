@@ -11,17 +11,20 @@ from dataclasses import replace
 import pytest
 
 from acls.errors import InputError
+from acls.metrics.estimates import Estimate
+from acls.metrics.significance import Floor
+from acls.results import Result
 from acls.study.store import Row, Store
 
-NUMBER = {"value": 0.05, "low": 0.03, "high": 0.07, "floor": 0.01, "floor_high": 0.02}
+NUMBER = Estimate(0.05, 0.045, 0.03, 0.07)
+RESULT = Result(540, {"ece": NUMBER, "accuracy": Estimate(0.9)}, {"ece": Floor(0.01, 0.005, 0.02)}, p=0.01)
 ROW = Row(
     method="ACLS(margin=6.0)",
     seed=1,
     recipe="digits_cnn",
     posthoc="none",
     split="test",
-    n=540,
-    metrics={"ece": NUMBER},
+    result=RESULT,
     protocol={"bins": 15, "edges": "(lo, hi]"},
     seconds=1.5,
     run="runs/ACLS-1",
@@ -47,7 +50,7 @@ def holder(tmp_path):
 
 
 def test_rows_come_back_as_they_went_in(tmp_path):
-    other = replace(ROW, posthoc="Temperature", metrics={"ece": {**NUMBER, "low": None}})
+    other = replace(ROW, posthoc="Temperature", result=replace(RESULT, estimates={"ece": Estimate(0.05)}, p=None))
     Store(tmp_path, create=True).add(ROW, other)
     assert Store(tmp_path).rows() == [ROW, other]
 
@@ -74,11 +77,12 @@ def test_rows_are_added_all_or_none(tmp_path):
 
 def test_what_is_not_a_number_is_absent(tmp_path):
     store = Store(tmp_path, create=True)
-    store.add(replace(ROW, metrics={"auroc": {**NUMBER, "value": math.nan, "high": math.inf}}))
-    stored = store.rows()[0].metrics["auroc"]
-    assert stored["value"] is None
-    assert stored["high"] is None
-    assert stored["low"] == 0.03
+    estimates = {**RESULT.estimates, "auroc": Estimate(math.nan), "nll": Estimate(math.inf, math.inf)}
+    store.add(replace(ROW, result=replace(RESULT, estimates=estimates)))
+    stored = store.rows()[0].result
+    assert stored.get("auroc") is None
+    assert stored.get("nll") is None
+    assert stored.estimates["ece"] == NUMBER
 
 
 def test_a_folder_without_a_study_is_refused(tmp_path):

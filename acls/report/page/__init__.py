@@ -6,11 +6,11 @@ from acls.report.page.build import render, results, write
 from acls.report.page.naming import told_apart
 from acls.report.page.ranking import rank_subjects
 from acls.report.page.sources import Unfinished, holds_runs, of_file, of_path, of_run, of_study
-from acls.report.page.subjects import Mistake, State, Subject
+from acls.report.page.subjects import Mistake, Record, Subject
 
 __all__ = [
     "Mistake",
-    "State",
+    "Record",
     "Subject",
     "Unfinished",
     "holds_runs",

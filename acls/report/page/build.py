@@ -24,19 +24,18 @@ from typing import Any
 
 import acls
 from acls.errors import InputError
-from acls.metrics.catalogue import CATALOGUE, metric, names
+from acls.metrics.catalogue import CATALOGUE, names
 from acls.report.page.naming import told_apart
 from acls.report.page.ranking import rank_subjects
 from acls.report.page.sources import of_path
-from acls.report.page.subjects import AS_IS, Line, State, Subject, by_protocol, lines
+from acls.report.page.subjects import AS_IS, Record, Subject, by_method, by_protocol, records
 from acls.report.page.sums import OFFERED, binned, by_class, short
-from acls.report.page.words import by_method, verdict
-from acls.report.results import Marks, marks_of, number, results_table
-from acls.report.results import by_method as lines_by_method
+from acls.report.page.words import verdict
+from acls.report.results import Marks, marks_of, networks_table, results_table
+from acls.report.results import by_method as records_by_method
 from acls.report.tables import Table
 from acls.storage import write_text
 from acls.study.ranking import Ranked
-from acls.study.store import Number
 
 CLASSES = 1000
 """Rows of classes in all, shared out among the networks: a page stays small with many of either."""
@@ -74,7 +73,7 @@ def render(subjects: Sequence[Subject], *, title: str, ranked: Sequence[Ranked] 
         raise InputError("a page needs at least one run or file")
     script, style, frame = (_resource(name) for name in ("page.js", "page.css", "page.html"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    groups = by_protocol(lines(subjects))
+    groups = by_protocol(records(subjects))
     now = datetime.now(UTC)
     return string.Template(frame).substitute(
         title=html.escape(title),
@@ -91,7 +90,7 @@ def render(subjects: Sequence[Subject], *, title: str, ranked: Sequence[Ranked] 
 
 def results(subjects: Sequence[Subject], ranked: Sequence[Ranked] = ()) -> list[Table]:
     """The tables over seeds, one a protocol; the best is marked where it differs from the next by more than chance."""
-    groups = by_protocol(lines(subjects))
+    groups = by_protocol(records(subjects))
     return [results_table(group, _present(group), marks=marks_of(ranked)) for group in groups]
 
 
@@ -111,23 +110,20 @@ def _sentences(sentences: Sequence[str]) -> str:
     return "\n".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences)
 
 
-def _results(all_lines: Sequence[Line], marks: Marks, *, name: bool) -> str:
+def _results(group: Sequence[Record], marks: Marks, *, name: bool) -> str:
     """The table over seeds and, folded away, that of every network; only the latter where no method has two seeds.
 
     ``name`` says the protocol above them.
     """
-    told = "; ".join(f"{key} {value}" for key, value in all_lines[0].protocol.items())
+    told = "; ".join(f"{key} {value}" for key, value in group[0].protocol.items())
     title = f"<h3>{html.escape(told or 'protocol not known')}</h3>\n" if name else ""
-    return title + _tables(all_lines, marks)
-
-
-def _tables(all_lines: Sequence[Line], marks: Marks) -> str:
-    networks = _scrolling(_runs_table(all_lines, marks), "Results by network")
-    if all(len(group) == 1 for group in lines_by_method(all_lines).values()):
-        return f'<p class="hint">{_FLOOR}</p>\n{networks}'
-    summary = _scrolling(results_table(all_lines, _present(all_lines), marks=marks), "Results by method")
+    columns = _present(group)
+    networks = _scrolling(networks_table(group, columns, marks=marks), "Results by network")
+    if all(len(seeds) == 1 for seeds in records_by_method(group).values()):
+        return f'{title}<p class="hint">{_FLOOR}</p>\n{networks}'
+    summary = _scrolling(results_table(group, columns, marks=marks), "Results by method")
     return (
-        f'<p class="hint">Mean ± standard deviation over seeds.</p>\n{summary}\n'
+        f'{title}<p class="hint">Mean ± standard deviation over seeds.</p>\n{summary}\n'
         "<details><summary>Every network, with intervals and noise floors</summary>\n"
         f'<p class="hint">{_FLOOR}</p>\n{networks}\n</details>'
     )
@@ -137,40 +133,8 @@ def _scrolling(table: Table, label: str) -> str:
     return f'<div class="scroll" tabindex="0" role="region" aria-label="{label}">\n{table.html()}\n</div>'
 
 
-def _present(all_lines: Sequence[Line]) -> list[str]:
-    return [name for name in names(2) if any(number(line, name) is not None for line in all_lines)]
-
-
-def _runs_table(all_lines: Sequence[Line], marks: Marks) -> Table:
-    """Every network in every state with its intervals and floors."""
-    names = _present(all_lines)
-    titles = [title for name in names for title in _columns(name)]
-    seeded = any(line.seed is not None for line in all_lines)
-    table = Table(["method", *["seed"] * seeded, "post-hoc", *titles, "n"], align="lrl" if seeded else "ll")
-    for line in all_lines:
-        cells = [cell for name in names for cell in _cells(name, line.metrics.get(name))]
-        seed = ["" if line.seed is None else str(line.seed)] * seeded
-        table.add(line.method, *seed, line.posthoc, *cells, str(line.n))
-        if not seeded:  # else marks are about means
-            for name in names:
-                if mark := marks.get((line.method, line.posthoc, name)):
-                    table.marks[len(table.rows) - 1, 2 + titles.index(metric(name).title)] = mark
-    return table
-
-
-def _columns(name: str) -> list[str]:
-    return [metric(name).title, "95 % interval", "noise floor"] if name == "ece" else [metric(name).title]
-
-
-def _cells(name: str, found: Number | None) -> list[str]:
-    if found is None:
-        return [""] * len(_columns(name))
-    shown = metric(name)
-    value, low, high, floor = (
-        "" if part is None else shown.show(part)
-        for part in (found["value"], found["low"], found["high"], found["floor"])
-    )
-    return [value, f"{low} – {high}" if low else "", floor] if name == "ece" else [value]
+def _present(group: Sequence[Record]) -> list[str]:
+    return [name for name in names(2) if any(name in one.result.estimates for one in group)]
 
 
 def _data(subjects: Sequence[Subject]) -> dict[str, Any]:
@@ -192,8 +156,8 @@ def _subject(subject: Subject, most: int, pictures: _Pictures) -> dict[str, Any]
         "seed": subject.seed,
         "source": subject.source,
         "names": subject.names,
-        "byImage": subject.by_image,
-        "states": [_state(state, most) for state in subject.states],
+        "byImage": subject.as_is.result.unit == "image",
+        "states": [_state(state, subject, most) for state in subject.states],
         "mistakes": [
             {
                 "row": one.row,
@@ -201,7 +165,7 @@ def _subject(subject: Subject, most: int, pictures: _Pictures) -> dict[str, Any]
                 "label": one.label,
                 "predicted": one.predicted,
                 "confidence": short(one.confidence),
-                "picture": pictures.place(subject.pictures.get(one.row if one.image is None else one.image)),
+                "picture": pictures.place(subject.pictures.get(one.unit)),
             }
             for one in subject.mistakes
         ],
@@ -211,18 +175,19 @@ def _subject(subject: Subject, most: int, pictures: _Pictures) -> dict[str, Any]
     }
 
 
-def _state(state: State, most: int) -> dict[str, Any]:
-    suite = state.suite
+def _state(state: Record, subject: Subject, most: int) -> dict[str, Any]:
+    result, suite = state.result, state.result.suite
+    scaled = state.posthoc == "Temperature" and subject.temperature is not None
     return {
-        "name": state.name,
-        "n": state.n,
-        "temperature": None if state.temperature is None else short(state.temperature),
-        "note": state.note,
+        "name": state.posthoc,
+        "n": result.n,
+        "temperature": short(subject.temperature or 0.0) if scaled else None,
+        "note": "" if state.posthoc == AS_IS else subject.note,
         "protocol": state.protocol,
         "numbers": {
-            name: [_finite(found[part]) for part in ("value", "low", "high", "floor")]
+            name: [_finite(part) for part in (one.value, one.low, one.high, result.get(f"{name}_floor"), one.debiased)]
             for name in CATALOGUE
-            if (found := state.numbers.get(name)) is not None
+            if (one := result.estimates.get(name)) is not None
         },
         "binned": None if suite is None else binned(suite.confidences),
         "classes": [] if suite is None or suite.classwise is None else by_class(suite.classwise, most),

@@ -11,8 +11,7 @@ from typing import Any
 from acls.errors import InputError
 from acls.options import leaves
 from acls.recipes import Recipe
-from acls.report.page.subjects import Subject
-from acls.report.page.words import by_method
+from acls.report.page.subjects import Subject, by_method
 
 _FREE = ("seed", "log", "loss")
 """Settings in which the seeds of a method may differ; the loss is its name."""
@@ -36,7 +35,11 @@ def _renamed(subjects: Sequence[Subject], tell: Callable[[Sequence[Subject]], li
     told = {
         id(one): text for group in by_method(subjects).values() for one, text in zip(group, tell(group), strict=True)
     }
-    return [replace(one, method=f"{one.method} · {told[id(one)]}") if told[id(one)] else one for one in subjects]
+    return [_named(one, f"{one.method} · {told[id(one)]}") if told[id(one)] else one for one in subjects]
+
+
+def _named(subject: Subject, method: str) -> Subject:
+    return replace(subject, method=method, states=tuple(replace(state, method=method) for state in subject.states))
 
 
 def _settings(group: Sequence[Subject]) -> list[str]:

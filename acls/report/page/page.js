@@ -212,19 +212,22 @@
     const lines = [];
     if (rows) {
       const kind = view.scheme === "width" ? "equal width" : "equal mass";
-      lines.push([`ECE, ${view.bins} bins of ${kind}`, percent(eceOf(rows), 2), `noise floor ≈ ${percent(floorOf(rows), 2)}`]);
+      const usual = view.bins === 15 && view.scheme === "width" && state.numbers.ece; // listed below, with its interval
+      if (!usual) lines.push([`ECE, ${view.bins} bins of ${kind}`, percent(eceOf(rows), 2), `noise floor ≈ ${percent(floorOf(rows), 2)}`]);
       if (view.other) {
         const [s, t] = view.other;
         const second = sumsOf(data.subjects[s].states[t]);
         if (second) lines.push([`ECE of ${titleOf(s, t)}`, percent(eceOf(rowsOf(second)), 2), ""]);
       }
     }
-    for (const [name, [value, low, high, floor]] of Object.entries(state.numbers)) {
+    for (const [name, [value, low, high, floor, debiased]] of Object.entries(state.numbers)) {
       const known = data.metrics[name];
       if (!known || value === null) continue;
       const [title, scale, digits] = known;
       const show = (x) => (scale * x).toFixed(digits);
-      const worth = (low === null ? "" : `${show(low)} – ${show(high)}`) + (floor === null ? "" : `, floor ${show(floor)}`);
+      const parts = [low === null ? "" : `${show(low)} – ${show(high)}`, debiased === null || debiased === value ? "" : `debiased ${show(debiased)}`,
+        floor === null ? "" : `floor ${show(floor)}`];
+      const worth = parts.filter((part) => part).join(", ");
       lines.push([title, show(value), worth]);
     }
     if (state.temperature !== null) lines.push(["fitted temperature", state.temperature.toFixed(3), ""]);
@@ -400,7 +403,10 @@
     $("seed").replaceChildren(...seeds.map(([one, i], k) => option(i, one.seed === null ? `${k + 1}` : one.seed, i === view.subject)));
     $("seed-label").hidden = seeds.length < 2;
     $("state").replaceChildren(...subject.states.map((state, t) => option(t, stateName(state), t === view.state)));
-    const pairs = data.subjects.flatMap((one, s) => one.states.map((state, t) => [s, t]).filter(([, t]) => one.states[t].binned));
+    const own = [view.subject, view.state].join();
+    if (view.other && view.other.join() === own) view.other = null;
+    const pairs = data.subjects.flatMap((one, s) => one.states.map((state, t) => [s, t]).filter(([, t]) => one.states[t].binned))
+      .filter((pair) => pair.join() !== own);
     const chosen = view.other && view.other.join();
     $("other").replaceChildren(option("", "nothing", !chosen), ...pairs.map((pair) => option(pair.join(), titleOf(...pair), pair.join() === chosen)));
   }

@@ -3,38 +3,31 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from acls.calibrators import Temperature
 from acls.errors import InputError
-from acls.metrics import Blocks
 from acls.metrics.bins import BINS
+from acls.metrics.significance import REPLICATES
 from acls.options import from_plain
 from acls.predictions import Columns, Predictions, open_batches
-from acls.recipes import Recipe, load_recipe
+from acls.recipes import Recipe
 from acls.report.page import pictures
-from acls.report.page.measuring import (
-    Map,
-    blocks_of,
-    calibrated,
-    cross_fitted,
-    evaluated,
-    worst_mistakes,
-)
-from acls.report.page.subjects import AS_IS, Mistake, State, Subject
+from acls.report.page.measuring import cross_fitted, mapped
+from acls.report.page.subjects import AS_IS, Record, Subject
+from acls.results import evaluate
 from acls.shapes import IGNORE_INDEX
-from acls.study.runs import numbers, outputs, protocol
+from acls.study.files import ENVIRONMENT, METRICS, RECIPE, RunFiles
+from acls.study.runs import detailed, protocol
 from acls.study.store import NAME as STUDY
 from acls.study.store import Row, Store
-from acls.train import RunFolder, open_run
+from acls.train import open_run
 
-REPLICATES = 1000
-"""Resamples behind an interval."""
 CROSS_FITTED = "each half of the rows is scaled by the temperature of the other half"
 _OF_FILES = {"bins": BINS, "edges": "(lo, hi]", "pooled": True}
 HELD_OUT = "fitted on the validation part"
@@ -103,31 +96,30 @@ def of_file(
 ) -> Subject:
     """The subject of one file of predictions; where it has scores, also after a cross-fitted temperature."""
     batches = open_batches(path, columns, ignore_index=ignore_index)
+    method = title or Path(path).name
 
-    def measured(name: str, after: Map | None = None, **more: Any) -> State:
-        evaluation = evaluated(batches, after, ignore_index=ignore_index, resample=replicates > 0)
-        worth = evaluation.worth(replicates)
-        recount = partial(blocks_of, batches, after, ignore_index=ignore_index)
-        more |= {"blocks": recount, "protocol": _OF_FILES, "labels": evaluation.labels}
-        return State(name, numbers(worth), worth.n, evaluation.suite, **more)
+    def measured(posthoc: str, slices: Iterable[Predictions]) -> Record:
+        settings: dict[str, Any] = {"by_image": None, "detailed": True, "compare": True}
+        result = evaluate(slices, replicates=replicates, ignore_index=ignore_index, **settings)
+        return Record(method, None, posthoc, result, _OF_FILES)
 
-    states = [measured(AS_IS)]
-    if states[0].suite is not None and states[0].suite.n_classes is not None:
+    states, t = [measured(AS_IS, batches)], None
+    if states[0].result.kind != "triples":
         after, t = cross_fitted(batches, ignore_index)
-        states.append(measured("Temperature", after, temperature=t, note=CROSS_FITTED))
-    mistakes = worst_mistakes(batches, ignore_index)
+        states.append(measured("Temperature", mapped(batches, after)))
     picture = None if images is None else pictures.of_files(images)
-    first = next(iter(batches))
+    details = states[0].result.details
+    assert details is not None  # they were asked for
     return Subject(
-        method=title or Path(path).name,
+        method=method,
         seed=None,
         source=str(path),
         states=tuple(states),
-        names=_names(first.meta),
-        by_image=first.image is not None,
-        mistakes=mistakes,
-        pictures=pictures.addresses(picture, map(_unit, mistakes)),
-        settings="\n".join(f"{name}: {value}" for name, value in first.meta.items()),
+        temperature=t,
+        note=CROSS_FITTED,
+        names=_names(details.meta),
+        pictures=pictures.addresses(picture, (one.unit for one in details.mistakes)),
+        settings="\n".join(f"{name}: {value}" for name, value in details.meta.items()),
     )
 
 
@@ -137,26 +129,23 @@ def of_run(path: str | Path, *, replicates: int = REPLICATES, album: Album | Non
     if not folder.predictions("test").is_file():
         raise Unfinished(f"{path} is not finished: continue it with acls train --resume {path}")
     test, val = (Predictions.load(folder.predictions(part)) for part in ("test", "val"))
-    calibrator = Temperature().fit(val.logits(), val.labels)
-
-    def measured(name: str, after: Map | None = None, **more: Any) -> State:
-        evaluation = evaluated([test], after, resample=replicates > 0)
-        worth = evaluation.worth(replicates)
-        recount = partial(blocks_of, [test], after)
-        more |= {"blocks": recount, "protocol": protocol(recipe), "labels": evaluation.labels}
-        return State(name, numbers(worth), worth.n, evaluation.suite, **more)
-
-    t = float(calibrator.temperature)
-    states = measured(AS_IS), measured("Temperature", calibrated(calibrator), temperature=t, note=HELD_OUT)
+    calibrator = Temperature().fit(val.logits(), val.labels, group=val.image)
     loss = test.meta.get("loss", recipe.loss.name).removesuffix("()")
-    return _of_folder(folder, recipe, test, Subject(loss, recipe.seed, str(path), states), album or Album())
+
+    def measured(posthoc: str, p: Predictions) -> Record:
+        result = evaluate(p, by_image=None, detailed=True, replicates=replicates)
+        return Record(loss, recipe.seed, posthoc, result, protocol(recipe))
+
+    states = measured(AS_IS, test), measured("Temperature", test.calibrated(calibrator))
+    subject = Subject(loss, recipe.seed, str(path), states, float(calibrator.temperature), HELD_OUT)
+    return _of_folder(RunFiles(folder.path, "."), recipe, subject, album or Album())
 
 
 def of_study(path: str | Path) -> list[Subject]:
-    """A subject a trained network of a study: the stored numbers, and diagrams from the runs where they are there."""
+    """A subject per trained network of a study: the stored numbers, and diagrams from the runs where they are there."""
     store = Store(path)
-    cells: dict[tuple[str, str, int], list[Row]] = {}
-    for row in store.rows():
+    cells: dict[tuple[str, str, int | None], list[Row]] = {}
+    for row in detailed(path, store.rows()):
         cells.setdefault((row.recipe, row.method, row.seed), []).append(row)
     if not cells:
         raise Unfinished(f"{path} is the folder of a study that has no finished run yet")
@@ -168,69 +157,40 @@ def of_study(path: str | Path) -> list[Subject]:
 
 
 def _of_cell(folder: Path, method: str, rows: Sequence[Row], album: Album) -> Subject:
-    rows = sorted(rows, key=lambda row: row.posthoc != AS_IS)
-    seed, run = rows[0].seed, RunFolder(folder / rows[0].run)
-    if not rows[0].run or not run.predictions("test").is_file():
-        states = [State(row.posthoc, row.metrics, row.n, protocol=row.protocol) for row in rows]
-        settings = rows[0].settings
+    states = tuple(replace(row, method=method) for row in sorted(rows, key=lambda row: row.posthoc != AS_IS))
+    first = states[0]
+    run = RunFiles(folder, first.run)
+    recipe = run.recipe() if first.run and first.result.suite is not None else None
+    if recipe is None:
+        plain = first.settings.get("recipe")
         return Subject(
             method,
-            seed,
+            first.seed,
             str(folder),
-            tuple(states),
-            settings=json.dumps(settings, indent=2),
-            recipe=from_plain(Recipe, settings["recipe"]) if "recipe" in settings else None,
+            states,
+            settings=json.dumps(first.settings, indent=2),
+            recipe=None if plain is None else from_plain(Recipe, plain),
             study=str(folder),
         )
-    states = [_of_row(folder, run, row) for row in rows]
-    subject = Subject(method, seed, rows[0].run, tuple(states), study=str(folder))
-    return _of_folder(run, load_recipe(run.recipe), outputs(folder, rows[0]), subject, album)
+    fitted = run.calibrator("Temperature") if len(states) > 1 else None
+    t = float(fitted.get_buffer("temperature")) if isinstance(fitted, Temperature) else None
+    subject = Subject(method, first.seed, first.run, states, t, HELD_OUT, study=str(folder))
+    return _of_folder(run, recipe, subject, album)
 
 
-def _of_row(folder: Path, run: RunFolder, row: Row) -> State:
-    evaluation = evaluated([outputs(folder, row)], resample=False)
-    return State(
-        name=row.posthoc,
-        numbers=row.metrics,
-        n=row.n,
-        suite=evaluation.suite,
-        temperature=_temperature(run, row.posthoc),
-        note="" if row.posthoc == AS_IS else HELD_OUT,
-        protocol=row.protocol,
-        blocks=partial(_recounted, folder, row),
-        labels=evaluation.labels,
-    )
-
-
-def _of_folder(folder: RunFolder, recipe: Recipe, test: Predictions, subject: Subject, album: Album) -> Subject:
+def _of_folder(run: RunFiles, recipe: Recipe, subject: Subject, album: Album) -> Subject:
     """The subject with what a run's folder tells beside its outputs."""
-    mistakes = worst_mistakes([test])
+    details = subject.as_is.result.details
+    rows = csv.DictReader(io.StringIO(run.text(METRICS)))
     return replace(
         subject,
-        names=_names(test.meta),
-        by_image=test.image is not None,
-        mistakes=mistakes,
-        pictures=pictures.addresses(album.of(recipe), map(_unit, mistakes)),
-        history=_history(folder),
-        settings=folder.recipe.read_text(encoding="utf-8"),
-        environment=_environment(folder),
+        names=_names({} if details is None else details.meta),
+        pictures=pictures.addresses(album.of(recipe), (one.unit for one in subject.mistakes)),
+        history=tuple({name: float(value) for name, value in row.items()} for row in rows),
+        settings=run.text(RECIPE),
+        environment=_environment(run),
         recipe=recipe,
     )
-
-
-def _recounted(folder: Path, row: Row) -> Blocks:
-    return blocks_of([outputs(folder, row)])
-
-
-def _temperature(run: RunFolder, posthoc: str) -> float | None:
-    file = run.path / "calibrators" / f"{posthoc}.safetensors"
-    if posthoc != "Temperature" or not file.is_file():
-        return None
-    return float(Temperature.load(file).get_buffer("temperature"))
-
-
-def _unit(mistake: Mistake) -> int:
-    return mistake.row if mistake.image is None else mistake.image
 
 
 def _names(meta: Mapping[str, str]) -> tuple[str, ...]:
@@ -254,17 +214,9 @@ class Album:
         return self._loaded[key]
 
 
-def _history(folder: RunFolder) -> tuple[Mapping[str, float], ...]:
-    if not folder.metrics.is_file():
-        return ()
-    with open(folder.metrics, encoding="utf-8", newline="") as file:
-        return tuple({name: float(value) for name, value in row.items()} for row in csv.DictReader(file))
-
-
-def _environment(folder: RunFolder) -> Mapping[str, Any]:
-    file = folder.path / "environment.json"
+def _environment(run: RunFiles) -> Mapping[str, Any]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = json.loads(run.text(ENVIRONMENT) or "{}")
+    except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

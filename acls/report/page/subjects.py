@@ -2,50 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from acls.metrics import Blocks, Suite
 from acls.recipes import Recipe
-from acls.study.runs import NONE
-from acls.study.store import Number
-
-AS_IS = NONE
-"""The name of a network's outputs as they are, as in the store of a study."""
-
-Numbers = Mapping[str, Number]
-
-
-@dataclass(frozen=True)
-class Mistake:
-    """A wrong prediction."""
-
-    row: int
-    """Its place in the data."""
-    label: int
-    predicted: int
-    confidence: float
-    image: int | None = None
-
-
-@dataclass(frozen=True)
-class State:
-    """A network's outputs as they are, or after a post-hoc method."""
-
-    name: str
-    numbers: Numbers
-    n: int
-    suite: Suite | None = None
-    """The sums that diagrams are drawn from, where there are outputs."""
-    temperature: float | None = None
-    note: str = ""
-    """How the numbers came about, where a reader would ask."""
-    protocol: Mapping[str, Any] = field(default_factory=dict)
-    blocks: Callable[[], Blocks] | None = field(default=None, repr=False)
-    """Counts the outputs anew, in blocks that can be compared with another's on the same samples."""
-    labels: int | None = None
-    """A hash of the labels in their order, where there are outputs: the same for the same samples."""
+from acls.results import Record
+from acls.results.details import Mistake
+from acls.study.runs import NONE as AS_IS
 
 
 @dataclass(frozen=True)
@@ -55,17 +19,18 @@ class Subject:
     method: str
     seed: int | None
     source: str
-    states: tuple[State, ...]
+    states: tuple[Record, ...]
     """The first is the network as it is."""
+    temperature: float | None = None
+    """The T of temperature scaling, where it was fitted."""
+    note: str = ""
+    """How the numbers after calibration came about, where a reader would ask."""
     names: tuple[str, ...] = ()
     """Of the classes, where they are known."""
-    by_image: bool = False
-    """Whether rows are pixels, so that intervals are over images and the noise floor is too low."""
-    mistakes: tuple[Mistake, ...] = ()
     pictures: Mapping[int, str] = field(default_factory=dict)
     """Data addresses of the mistakes' pictures, by row or, for pixels, by image."""
     history: tuple[Mapping[str, float], ...] = ()
-    """A row an epoch, as in metrics.csv."""
+    """A row per epoch, as in metrics.csv."""
     settings: str = ""
     """The recipe as text."""
     environment: Mapping[str, Any] = field(default_factory=dict)
@@ -75,33 +40,30 @@ class Subject:
     """The folder of the study that it is of."""
 
     @property
-    def as_is(self) -> State:
+    def as_is(self) -> Record:
         return self.states[0]
 
-    def after(self, name: str) -> State | None:
+    @property
+    def mistakes(self) -> tuple[Mistake, ...]:
+        details = self.as_is.result.details
+        return () if details is None else details.mistakes
+
+    def after(self, posthoc: str) -> Record | None:
         """The state after that post-hoc method, if it is there."""
-        return next((state for state in self.states[1:] if state.name == name), None)
+        return next((state for state in self.states[1:] if state.posthoc == posthoc), None)
 
 
-@dataclass(frozen=True)
-class Line:
-    """A state as a table wants it: see `acls.report.results.Result`."""
-
-    method: str
-    posthoc: str
-    seed: int | None
-    n: int
-    metrics: Numbers
-    protocol: Mapping[str, Any]
+def records(subjects: Sequence[Subject]) -> list[Record]:
+    """Every state of every subject, for tables and rankings."""
+    return [state for subject in subjects for state in subject.states]
 
 
-def lines(subjects: Sequence[Subject]) -> list[Line]:
-    """Every state of every subject, for the tables."""
-    return [
-        Line(subject.method, state.name, subject.seed, state.n, state.numbers, state.protocol)
-        for subject in subjects
-        for state in subject.states
-    ]
+def by_method(subjects: Sequence[Subject]) -> dict[str, list[Subject]]:
+    """The subjects of each method, its seeds; `acls.report.page.naming` sees to it that they are."""
+    methods: dict[str, list[Subject]] = {}
+    for subject in subjects:
+        methods.setdefault(subject.method, []).append(subject)
+    return methods
 
 
 def same_samples(subjects: Sequence[Subject]) -> bool:
@@ -109,19 +71,22 @@ def same_samples(subjects: Sequence[Subject]) -> bool:
 
     An ECE on other samples is another question's answer, so such networks are not ranked.
     """
-    states = [subject.as_is for subject in subjects]
-    labels = {state.labels for state in states if state.labels is not None}
+    results = [subject.as_is.result for subject in subjects]
+    labels = {result.labels for result in results if result.labels is not None}
     data = {subject.recipe.data.name for subject in subjects if subject.recipe is not None}
-    return len({state.n for state in states}) == 1 and len(labels) <= 1 and len(data) <= 1
+    return len({result.n for result in results}) == 1 and len(labels) <= 1 and len(data) <= 1
 
 
-def by_protocol(all_lines: Sequence[Line]) -> list[list[Line]]:
-    """The lines that can stand in one table, group by group: those whose numbers were computed in the same way."""
-    groups: list[list[Line]] = []
-    for line in all_lines:
-        same = next((group for group in groups if group[0].protocol == line.protocol), None)
+def by_protocol(all_records: Sequence[Record]) -> list[list[Record]]:
+    """The records that can stand in one table, group by group: those whose numbers were computed in the same way."""
+    groups: list[list[Record]] = []
+    for record in all_records:
+        same = next((group for group in groups if group[0].protocol == record.protocol), None)
         if same is None:
-            groups.append([line])
+            groups.append([record])
         else:
-            same.append(line)
+            same.append(record)
     return groups
+
+
+__all__ = ["AS_IS", "Mistake", "Record", "Subject", "by_method", "by_protocol", "records", "same_samples"]

@@ -1,20 +1,16 @@
-"""The verdict of a page, in sentences."""
+"""What a page says first, in sentences: which method is best and how sure that is, then each method."""
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
-from typing import Literal
 
-from acls.evaluation import show_p
-from acls.report.page.subjects import AS_IS, Numbers, State, Subject, by_protocol, lines, same_samples
+from acls.metrics.catalogue import metric
+from acls.report.page.subjects import AS_IS, Subject, by_method, by_protocol, records, same_samples
+from acls.report.results import about_ranking
+from acls.results import verdict as verdict_of
+from acls.results.words import direction
 from acls.study.ranking import Ranked
-
-Part = Literal["value", "low", "high", "floor", "floor_high"]
-
-BOTH = 0.25
-"""Share of the ECE from which on the lesser of over- and underconfidence is named too."""
 
 
 def verdict(subjects: Sequence[Subject], ranked: Sequence[Ranked] = ()) -> list[str]:
@@ -25,113 +21,53 @@ def verdict(subjects: Sequence[Subject], ranked: Sequence[Ranked] = ()) -> list[
 
 
 def about(method: str, group: Sequence[Subject]) -> str:
-    """One sentence on a method: its ECE, what that is worth, which way it errs, what a temperature does about it."""
-    ece, floor = _mean(group, "ece"), _mean(group, "ece", "floor")
-    if ece is None:
+    """One sentence on a method: the verdict on its network, or on those of all seeds, and what a temperature does."""
+    if not any("ece" in one.as_is.result.estimates for one in group):
         return f"{method}: no ECE is known."
-    noise = "" if floor is None else f", noise floor {_percent(floor)} %"
-    return f"{method}: ECE {_percent(ece)} %{_worth(group)}{noise}: {_way(group)}{_remedy(group)}."
-
-
-def by_method(subjects: Sequence[Subject]) -> dict[str, list[Subject]]:
-    """The subjects of each method, its seeds; `acls.report.page.naming` sees to it that they are."""
-    methods: dict[str, list[Subject]] = {}
-    for subject in subjects:
-        methods.setdefault(subject.method, []).append(subject)
-    return methods
-
-
-def beyond_chance(subject: Subject, numbers: Numbers) -> bool:
-    """Whether the ECE is more than a calibrated model would show at this n.
-
-    Pixels of an image are not independent, so there the interval over images decides, not the noise floor.
-    """
-    ece = numbers["ece"]
-    value, low, high = ece["value"], ece["low"], ece["floor_high"]
-    if subject.by_image and low is not None:
-        return low > 0
-    return value is not None and (high is None or value > high)
+    if len(group) == 1:
+        return f"{method}: {verdict_of(group[0].as_is.result).text.removesuffix('.')}{_remedy(group)}."
+    values = [value for one in group if (value := one.as_is.result.get("ece")) is not None]
+    spread = f" ± {_percent(statistics.stdev(values))}" if len(values) > 1 else ""
+    off = [one for one in group if verdict_of(one.as_is.result).miscalibrated]
+    way = "no miscalibration beyond chance"
+    if off:
+        way = f"miscalibrated, {direction(off[0].as_is.result)}"
+        way += "" if len(off) == len(group) else f" ({len(off)} of {len(group)} seeds)"
+    return (
+        f"{method}: ECE {_percent(statistics.fmean(values))} %{spread} over {len(group)} seeds: {way}{_remedy(group)}."
+    )
 
 
 def _overall(methods: dict[str, list[Subject]], ranked: Sequence[Ranked]) -> list[str]:
-    known = {name: ece for name, group in methods.items() if (ece := _mean(group, "ece")) is not None}
-    if len(known) < 2:
-        return []
     subjects = [subject for group in methods.values() for subject in group]
-    if len(by_protocol(lines(subjects))) > 1:
+    known = [one for one in subjects if "ece" in one.as_is.result.estimates]
+    if len({one.method for one in known}) < 2:
+        return []
+    if len(by_protocol(records(subjects))) > 1:
         return ["The networks were measured by different protocols, so they are not compared."]
     if not same_samples(subjects):
         return ["The networks were tested on different samples, so they are not compared."]
-    (best, least), (next_best, second) = sorted(known.items(), key=lambda item: item[1])[:2]
-    tested = next((one for one in ranked if (one.metric, one.posthoc, one.best) == ("ece", AS_IS, best)), None)
-    worth = ""
-    if tested is not None:
-        worth = f"; that {'is more than' if tested.significant else 'may be'} chance (p {show_p(tested.p)})"
-    sentences = [
-        f"Lowest ECE of {len(known)}: {best} with {_percent(least)} %, then {next_best}, {_percent(second)} %{worth}."
-    ]
-    off = [subject for subject in subjects if _off(subject)]
-    total = len(subjects)
+    sentences = [about_ranking(one) for one in ranked if (one.metric, one.posthoc) == ("ece", AS_IS)]
+    off = sum(bool(verdict_of(one.as_is.result).miscalibrated) for one in known)
     sentences.append(
-        f"{len(off)} of {total} networks are miscalibrated by more than chance."
+        f"{off} of {len(known)} networks are miscalibrated by more than chance."
         if off
-        else f"None of the {total} networks is miscalibrated by more than chance at this n."
+        else f"None of the {len(known)} networks is miscalibrated by more than chance at this n."
     )
     return sentences
 
 
-def _off(subject: Subject) -> bool:
-    return "ece" in subject.as_is.numbers and beyond_chance(subject, subject.as_is.numbers)
-
-
-def _worth(group: Sequence[Subject]) -> str:
-    """The interval of one network, the spread of several."""
-    if len(group) > 1:
-        values = [value for one in group if (value := _value(one.as_is, "ece")) is not None]
-        if len(values) < 2:
-            return ""
-        return f" ± {_percent(statistics.stdev(values), like=statistics.fmean(values))} over {len(values)} seeds"
-    low, high = _value(group[0].as_is, "ece", "low"), _value(group[0].as_is, "ece", "high")
-    return "" if low is None or high is None else f" ({_percent(low)}-{_percent(high)})"
-
-
-def _way(group: Sequence[Subject]) -> str:
-    off = [one for one in group if _off(one)]
-    if not off:
-        return "no miscalibration beyond chance at this n"
-    over, under = _mean(off, "overconfidence"), _mean(off, "underconfidence")
-    if over is None or under is None:
-        return "miscalibrated"
-    way = "overconfident" if over >= under else "underconfident"
-    if min(over, under) > BOTH * (over + under):
-        way = f"mostly {way}, in part the opposite"
-    return way if len(off) == len(group) else f"{way} ({len(off)} of {len(group)} seeds)"
-
-
 def _remedy(group: Sequence[Subject]) -> str:
-    scaled = [state for one in group if (state := one.after("Temperature")) is not None]
-    eces = [ece for state in scaled if (ece := _value(state, "ece")) is not None]
-    before = _mean(group, "ece")
-    if not eces or before is None:
+    scaled = [(one, state) for one in group if (state := one.after("Temperature")) is not None]
+    after = [value for _, state in scaled if (value := state.result.get("ece")) is not None]
+    before = [value for one in group if (value := one.as_is.result.get("ece")) is not None]
+    if not after or not before:
         return ""
-    ts = sorted(state.temperature for state in scaled if state.temperature is not None)
+    ts = sorted(one.temperature for one, _ in scaled if one.temperature is not None)
     t = "" if not ts else f" {ts[0]:.2g}" if f"{ts[0]:.2g}" == f"{ts[-1]:.2g}" else f" {ts[0]:.2g} to {ts[-1]:.2g}"
-    after = statistics.fmean(eces)
-    does = "brings it to" if after < before else "does not help, with"
-    return f"; temperature{t} {does} {_percent(after)} %"
+    does = "brings the ECE to" if statistics.fmean(after) < statistics.fmean(before) else "does not help, with"
+    return f"; temperature{t} {does} {_percent(statistics.fmean(after))} %"
 
 
-def _mean(group: Sequence[Subject], name: str, part: Part = "value") -> float | None:
-    values = [value for one in group if (value := _value(one.as_is, name, part)) is not None]
-    return statistics.fmean(values) if values else None
-
-
-def _value(state: State, name: str, part: Part = "value") -> float | None:
-    found = state.numbers.get(name)
-    value = None if found is None else found[part]
-    return None if value is None or not math.isfinite(value) else value
-
-
-def _percent(fraction: float, like: float | None = None) -> str:
-    """Percent with one decimal, below 1 with two; ``like`` is the number it stands beside."""
-    return f"{100 * fraction:.{1 if (fraction if like is None else like) >= 0.0095 else 2}f}"
+def _percent(fraction: float) -> str:
+    return metric("ece").show(fraction)

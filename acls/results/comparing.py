@@ -1,0 +1,49 @@
+"""Comparing models on the same samples, with p-values corrected for being many."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from acls.metrics.distributions import holm
+from acls.metrics.significance import Comparison, compare
+from acls.results.result import Result
+
+
+@dataclass(frozen=True)
+class Differences:
+    """Every other model minus the first, metric by metric."""
+
+    baseline: str
+    comparisons: Mapping[str, Mapping[str, Comparison]]
+    """By model and metric; where several models are compared, p-values are corrected for that (Holm)."""
+    left_out: Mapping[str, str]
+    """Models that could not be compared, and why."""
+
+
+def differences(results: Mapping[str, Result]) -> Differences:
+    """Compare every model with the first, on the same samples; results need ``evaluate(..., compare=True)``.
+
+    A comparison is named after what it tests: the p beside the ECE is that of equal ECE, the one beside RMSCE that of
+    equal root mean squared gaps, which finds smaller differences. Metrics without a test that holds have no p.
+    """
+    baseline, *others = results
+    first = results[baseline]
+    found: dict[str, dict[str, Comparison]] = {}
+    left_out: dict[str, str] = {}
+    for name in others:
+        other = results[name]
+        if (other.labels, other.rows) != (first.labels, first.rows):
+            left_out[name] = "its labels are others"
+        elif first.blocks is None or other.blocks is None or first.suite is None or other.suite is None:
+            left_out[name] = "what comparing needs was not kept"
+        elif first.blocks.used < 2:
+            left_out[name] = f"the rows form one {first.unit}"
+        else:
+            pair = (other.suite, other.blocks), (first.suite, first.blocks)
+            found[name] = compare(*pair, by_unit=first.unit != "row")
+    for shared in {metric for comparison in found.values() for metric in comparison}:
+        tested = [(name, p) for name, one in found.items() if shared in one and (p := one[shared].p) is not None]
+        for (name, _), p in zip(tested, holm([p for _, p in tested]), strict=True):
+            found[name][shared] = replace(found[name][shared], p=p)
+    return Differences(baseline, found, left_out)

@@ -1,0 +1,264 @@
+"""Counting a data set of predictions, of any size and in any number of parts, and evaluating what was counted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from acls.errors import InputError
+from acls.hashing import STEP, mix64
+from acls.metrics import Blocks, Suite
+from acls.metrics.batch import Batch
+from acls.metrics.bins import BINS
+from acls.metrics.estimates import Estimate, estimates
+from acls.metrics.protocols import Meter, Protocol
+from acls.metrics.significance import REPLICATES, calibration
+from acls.metrics.tally import Tally
+from acls.predictions import Columns, Predictions, open_batches
+from acls.results.details import Details, Mistake, resample, worst_mistakes
+from acls.results.result import Result
+from acls.shapes import IGNORE_INDEX
+
+T = TypeVar("T", bound=Tally)
+
+FEW_GROUPS = 8
+"""Of so many groups the floors have as many draws as that of the whole; of more, `FEW_DRAWS`."""
+FEW_DRAWS = 200
+GROUPED_IMAGES = 16
+"""Groups whose images can be kept apart, at 7 MB each; of more there are no intervals over images."""
+
+Counted = tuple[Suite, Blocks | None]
+
+
+@dataclass
+class Counts:
+    """What was counted of one data set, overall and by group; two parts of a data set add up."""
+
+    bins: int = BINS
+    compare: bool = False
+    """Whether to keep what comparing two models needs, at most about 25 MB."""
+    by_image: bool | None = False
+    """Whether images are independent rather than rows; None: where there are images."""
+    detailed: bool = False
+    """Whether to keep the worst mistakes, and resamples for a ranking: see `Details`."""
+    ignore_index: int = IGNORE_INDEX
+    kind: str = ""
+    first: int = 0
+    """The number of the first row, where this is a part of a larger data set."""
+    rows: int = 0
+    n_classes: int | None = None
+    has_images: bool = False
+    suite: Suite | None = None
+    blocks: Blocks | None = None
+    groups: dict[int, Counted] = field(default_factory=dict)
+    group_names: tuple[str, ...] = ()
+    labels: int = 0
+    """A sum of hashes of every label with its row's number: the same for the same labels, however counted."""
+    mistakes: tuple[Mistake, ...] = ()
+    meta: dict[str, str] = field(default_factory=dict)
+
+    def add(self, p: Predictions, *, by_group: bool = False) -> None:
+        """Count a slice."""
+        self.kind, self.n_classes, self.group_names = p.kind, p.n_classes, p.group_names
+        self.has_images = p.image is not None
+        if self.by_image is None:
+            self.by_image = self.has_images
+        self.labels = (self.labels + _hash(p.labels, self.first + self.rows)) % 2**64
+        unit = self._units(p)
+        keep = self.compare or self.by_image or self.detailed
+        if self.detailed:
+            self.mistakes = worst_mistakes(self.mistakes, p, self.first + self.rows, self.ignore_index)
+            self.meta = p.meta
+        suite, blocks = self._count(p, unit, first=self.first + self.rows, keep=keep, redraw=not self.by_image)
+        self.rows += len(p)
+        self.suite = suite if self.suite is None else self.suite + suite
+        self.blocks = blocks if self.blocks is None or blocks is None else self.blocks + blocks
+        if not by_group:
+            return
+        if p.group is None:
+            raise InputError("there is no group to go by: name its column, as in --group NAME")
+        codes = p.group.unique().tolist()  # type: ignore[no-untyped-call]
+        many = len(self.groups.keys() | set(codes)) > GROUPED_IMAGES
+        for code in codes:
+            inside = p.group == code
+            found = self._count(p[inside], unit[inside], first=0, keep=self.by_image and not many, redraw=False)
+            self.groups[code] = _joined(self.groups.get(code), found)
+        if many:
+            self.groups = {code: (suite, None) for code, (suite, _) in self.groups.items()}
+
+    def __add__(self, other: Counts) -> Counts:
+        """What was counted of two parts, as of one; groups are the same where their names are."""
+        if (self.kind, self.n_classes) != (other.kind, other.n_classes):
+            raise InputError(
+                f"expected {self.kind} of {self.n_classes} classes in every part, "
+                f"got {other.kind} of {other.n_classes} in one"
+            )
+        named = tuple(dict.fromkeys((*self.group_names, *other.group_names)))
+        groups = dict(self.groups)
+        for code, counted in other.groups.items():
+            own = named.index(other.group_names[code]) if other.group_names else code
+            groups[own] = _joined(groups.get(own), counted)
+        return replace(
+            self,
+            rows=self.rows + other.rows,
+            has_images=self.has_images or other.has_images,
+            suite=_sum(self.suite, other.suite),
+            blocks=_sum(self.blocks, other.blocks),
+            groups=groups,
+            group_names=named,
+            labels=(self.labels + other.labels) % 2**64,
+        )
+
+    def result(self, *, replicates: int = REPLICATES) -> Result:
+        """What the counts tell; ``replicates`` draws for floors and tests, 0 for no intervals."""
+        if self.suite is None or self.suite.n == 0:
+            raise InputError("there are no labelled rows to evaluate")
+        draws = FEW_DRAWS if len(self.groups) > FEW_GROUPS else REPLICATES
+        groups = {
+            self._group_name(code): self._result(suite, blocks, draws, intervals=replicates > 0)
+            for code, (suite, blocks) in sorted(self.groups.items())
+            if suite.n
+        }
+        whole = self._result(self.suite, self.blocks, max(replicates, FEW_DRAWS), intervals=replicates > 0)
+        details = None
+        if self.detailed:
+            details = Details(self.mistakes, None if self.blocks is None else resample(self.blocks), self.meta)
+        return replace(whole, groups=groups, rows=self.rows, has_images=self.has_images, details=details)
+
+    def empty_groups(self) -> list[str]:
+        """The names of the groups whose rows are all ignored."""
+        return [self._group_name(code) for code in sorted(self.groups) if not self.groups[code][0].n]
+
+    def _result(self, suite: Suite, blocks: Blocks | None, draws: int, *, intervals: bool) -> Result:
+        summary = suite.summary()
+        units = blocks if self.by_image else None
+        known: dict[str, Estimate] = {}
+        if intervals and (not self.by_image or (units is not None and units.used > 1)):
+            known = estimates(suite, units)
+        tested = None
+        if not self.by_image or (units is not None and units.used > 3):
+            tested = calibration(suite, units, replicates=draws, smooth=draws > FEW_DRAWS or not self.groups)
+        return Result(
+            n=suite.n,
+            estimates={
+                name: known.get(name) or Estimate(value)
+                for name, value in summary.items()
+                if name != "n" and not name.endswith("_bound")
+            },
+            floors=tested.floors if tested else {},
+            tests=tested.tests if tested else {},
+            p=tested.p if tested else None,
+            bounds={name: bound for name in summary if (bound := summary.get(f"{name}_bound", 0.0)) > 0},
+            unit="image" if self.by_image else "row",
+            suite=suite,
+            blocks=blocks,
+            labels=self.labels,
+            kind=self.kind,
+            rows=suite.n,
+        )
+
+    def _group_name(self, code: int) -> str:
+        return self.group_names[code] if self.group_names else str(code)
+
+    def _units(self, p: Predictions) -> Tensor:
+        if not self.by_image:
+            return torch.arange(self.first + self.rows, self.first + self.rows + len(p))
+        if p.image is None:
+            raise InputError("there is no image to go by: name its column, as in --image NAME")
+        return p.image
+
+    def _count(self, p: Predictions, unit: Tensor, *, first: int, keep: bool, redraw: bool) -> Counted:
+        kept = p.labels != self.ignore_index
+        if not bool(kept.all()):
+            p, unit = p[kept], unit[kept]
+        batch, classwise = _batch(p), p.scores is not None
+        suite = Suite.count(batch, self.bins, classwise=classwise, redraw=redraw and classwise, first=first)
+        blocks = Blocks.count(batch, self.bins, unit=unit, classwise=classwise and self.detailed) if keep else None
+        return suite, blocks
+
+
+def count(batches: Iterable[Predictions], *, by_group: bool = False, **settings: Any) -> Counts:
+    """Count a whole data set; ``settings`` are the fields of `Counts`."""
+    counts = Counts(**settings)
+    for batch in batches:
+        counts.add(batch, by_group=by_group)
+    return counts
+
+
+def evaluate(
+    source: Predictions | Iterable[Predictions] | str | os.PathLike[str],
+    columns: Columns | None = None,
+    *,
+    replicates: int = REPLICATES,
+    ignore_index: int = IGNORE_INDEX,
+    **settings: Any,
+) -> Result:
+    """Evaluate predictions in memory, slices of them, or a file of any size.
+
+    Every metric with its debiased estimate, interval and noise floor, and one p of "this model is calibrated".
+    ``by_group=True`` adds the result of each group, ``by_image=True`` takes images rather than rows as independent,
+    ``compare=True`` keeps what `differences` needs; see `Counts`.
+
+    >>> p = Predictions(torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 0, 1]), kind="logits")
+    >>> round(evaluate(p)["accuracy"].value, 3)
+    0.667
+    """
+    if isinstance(source, str | os.PathLike):
+        source = open_batches(source, columns, ignore_index=ignore_index)
+    batches = [source] if isinstance(source, Predictions) else source
+    return count(batches, ignore_index=ignore_index, **settings).result(replicates=replicates)
+
+
+def measure(
+    batches: Iterable[Predictions], protocols: Sequence[Protocol], *, ignore_index: int, skip_unfit: bool = False
+) -> dict[str, dict[str, float]]:
+    """The numbers of each protocol by its name, from one pass.
+
+    A protocol that needs images or all scores, where there are none, raises an InputError or is skipped.
+    """
+    meters: dict[str, Meter] | None = None
+    for batch in batches:
+        p = batch.labelled(ignore_index)
+        if meters is None:
+            fit = [one for one in protocols if _fits(one, p)]
+            if len(fit) < len(protocols) and not skip_unfit:
+                missing = (
+                    "the image of each row, as in --image NAME" if p.image is None else "the scores of all classes"
+                )
+                raise InputError(f"protocol {protocols[0].name!r} needs {missing}")
+            meters = {one.name: one.meter() for one in fit}
+        for meter in meters.values():
+            meter.add(_batch(p), p.image)
+    if not meters:
+        raise InputError("there are no rows to evaluate")
+    return {name: meter.result() for name, meter in meters.items()}
+
+
+def _joined(before: Counted | None, more: Counted) -> Counted:
+    return more if before is None else (before[0] + more[0], _sum(before[1], more[1]))
+
+
+def _sum(one: T | None, other: T | None) -> T | None:
+    return None if one is None or other is None else one + other
+
+
+def _hash(labels: Tensor, first: int) -> int:
+    """A sum over rows of a hash of the label and the row's number."""
+    place = torch.arange(first, first + len(labels))
+    return int(mix64(place * STEP + labels).sum())
+
+
+def _batch(p: Predictions) -> Batch:
+    if p.scores is None:
+        return Batch.of_triples(*p.top(), p.labels)
+    assert p.kind != "triples"
+    return Batch.of(p.scores, p.labels, kind=p.kind)
+
+
+def _fits(protocol: Protocol, p: Predictions) -> bool:
+    return (p.image is not None or not protocol.images) and (p.scores is not None or protocol.temperature == "none")

@@ -1,0 +1,78 @@
+"""Keeping a result beside the predictions that it describes, so that nothing is computed twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from acls.errors import InputError
+from acls.metrics import Suite
+from acls.results.details import Details, Mistake, Resampled
+from acls.results.result import Result
+from acls.storage import load_tensors, save_tensors
+
+VERSION = "1"
+"""Of what is kept; results of another version are computed again."""
+
+
+def kept(file: Path, of: Path, make: Callable[[], Result]) -> Result:
+    """The result in ``file`` if it is that of the predictions in ``of`` as they are now; else made, and kept there.
+
+    A folder that cannot be written to keeps nothing.
+    """
+    key = fingerprint(of)
+    if file.is_file():
+        with suppress(InputError, KeyError, ValueError, TypeError):
+            return restore(file, key)
+    made = make()
+    with suppress(OSError, InputError):
+        file.parent.mkdir(exist_ok=True)
+        save(made, file, key)
+    return made
+
+
+def fingerprint(file: Path) -> str:
+    """What tells a file from one that was written since: size, time and the version of what is kept of it."""
+    state = file.stat()
+    return f"{VERSION}-{state.st_size}-{state.st_mtime_ns}"
+
+
+def save(result: Result, file: Path, key: str) -> None:
+    """Write a result with its sums, resamples and mistakes; ``key`` says what it is the result of."""
+    details = result.details or Details()
+    suite = None if result.suite is None else replace(result.suite, redraws=None)  # its p is known
+    tensors = {} if suite is None else {f"suite/{name}": part for name, part in suite.tensors().items()}
+    if details.resamples is not None:
+        tensors["units"] = details.resamples.units
+        tensors |= {f"resamples/{name}": part.float() for name, part in details.resamples.metrics.items()}
+    meta: dict[str, Any] = {
+        "result": result.as_json(),
+        "suite": None if suite is None else suite.settings(),
+        "about": {"labels": result.labels, "kind": result.kind, "rows": result.rows, "has_images": result.has_images},
+        "mistakes": [asdict(one) for one in details.mistakes],
+        "meta": dict(details.meta),
+    }
+    save_tensors(file, tensors, {"key": key, **{name: json.dumps(part) for name, part in meta.items()}})
+
+
+def restore(file: Path, key: str | None = None) -> Result:
+    """Undo `save`; raise where it was the result of something else than ``key``."""
+    tensors, told = load_tensors(file)
+    if key is not None and told["key"] != key:
+        raise InputError(f"{file} holds the result of other predictions")
+    meta = {name: json.loads(told[name]) for name in ("result", "suite", "about", "mistakes", "meta")}
+
+    def under(prefix: str) -> dict[str, Any]:
+        return {name.removeprefix(prefix): part for name, part in tensors.items() if name.startswith(prefix)}
+
+    resamples = Resampled(under("resamples/"), tensors["units"]) if "units" in tensors else None
+    return replace(
+        Result.from_json(meta["result"]),
+        suite=None if meta["suite"] is None else Suite.restore(under("suite/"), meta["suite"]),
+        details=Details(tuple(Mistake(**one) for one in meta["mistakes"]), resamples, meta["meta"]),
+        **meta["about"],
+    )

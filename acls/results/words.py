@@ -1,0 +1,97 @@
+"""The one place that turns numbers into words: is a model miscalibrated, and is one better than another."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from acls.metrics.catalogue import metric
+from acls.metrics.significance import Comparison
+from acls.results.result import LEVEL, Result
+
+BOTH = 0.25
+"""Share of the ECE from which on the lesser of over- and underconfidence is named too."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the numbers mean."""
+
+    miscalibrated: bool | None
+    """Whether a model is miscalibrated, or two ECEs differ, by more than chance; None: not known."""
+    p: float | None
+    text: str
+
+
+def verdict(found: Result | Comparison) -> Verdict:
+    """Say what a result, or a comparison of two ECEs, means, by the one p that answers the question.
+
+    The p of a result combines several tests of calibration; the ECE beside it says how much, not whether.
+    """
+    return _of_result(found) if isinstance(found, Result) else _of_comparison(found)
+
+
+def show_p(p: float | None) -> str:
+    """A p-value as a reader wants it: ``= 0.012`` or ``< 0.001``; nothing for None."""
+    return "" if p is None else "< 0.001" if p < 0.001 else f"= {p:.3f}"
+
+
+def direction(result: Result) -> str:
+    """Which way a model errs, and whether in part the other way too."""
+    over, under = (result.get(name) or 0.0 for name in ("overconfidence", "underconfidence"))
+    ways = ("overconfident", "underconfident") if over >= under else ("underconfident", "overconfident")
+    return f"mostly {ways[0]}, in part {ways[1]}" if min(over, under) > BOTH * (over + under) else ways[0]
+
+
+def _of_result(result: Result) -> Verdict:
+    means = "".join(
+        f"{title} {result[name].value:.2%}, "
+        for name, title in (("confidence", "mean confidence"), ("accuracy", "accuracy"))
+        if name in result.estimates
+    )
+    ece = result["ece"]
+    size = f"ECE {ece.value:.2%}"
+    if ece.debiased is not None:
+        size += f", without the bias of noise {ece.debiased:.2%}"
+    if result.p is None and "ece" not in result.floors:
+        return Verdict(None, None, f"No verdict: too few independent {result.unit}s to test ({means}{size}).")
+    if result.p is None:  # stored by 0.1.0, or a part of a result
+        off = ece.value > result.floors["ece"].high
+        how = f"the ECE is {'above' if off else 'within'} its noise floor"
+    else:
+        off = result.p < LEVEL
+        how = f"p {show_p(result.p)}"
+    n = f"n = {result.n:,}" if result.unit == "row" else f"so many {result.unit}s"
+    if off:
+        return Verdict(True, result.p, f"Miscalibrated, {direction(result)} ({how}): {means}{size}.")
+    return Verdict(False, result.p, f"No miscalibration beyond chance at {n} ({how}): {means}{size}.")
+
+
+def _of_comparison(found: Comparison) -> Verdict:
+    if found.p is None or found.low is None or found.high is None:
+        return Verdict(None, None, "No verdict: too few independent samples to compare.")
+    ece = metric("ece")
+    ends = f"95 % interval {ece.show(found.low, sign=True)} to {ece.show(found.high, sign=True)}"
+    worth = f"{ece.show(found.difference, sign=True)} points ({ends}; p {show_p(found.p)})"
+    if found.p >= LEVEL or math.isnan(found.difference):
+        return Verdict(False, found.p, f"No difference in ECE beyond chance: {worth}.")
+    way = "lower" if found.difference < 0 else "higher"
+    return Verdict(True, found.p, f"The ECE is {way} by more than chance: {worth}.")
+
+
+def remarks(result: Result) -> list[str]:
+    """What a reader of the numbers should know."""
+    found = []
+    if result.bounds:
+        off = ", ".join(f"{metric(name).label} by {100 * bound:.4f} %" for name, bound in result.bounds.items())
+        found.append(f"Computed from a fine histogram of confidences, so off from the exact value by at most: {off}.")
+    if any(one.debiased is not None and one.debiased != one.value for one in result.estimates.values()):
+        found.append(
+            "debiased: the estimate without the bias of noise, which makes errors too large; the interval is its own."
+        )
+    found += [f"{metric(name).label}: {one.note}." for name, one in result.estimates.items() if one.note]
+    if result.unit == "image":
+        found.append("Images are taken to be independent, their rows are not; there are no noise floors for that.")
+    elif result.has_images:
+        found.append("All this takes rows as independent; those of one image are not: --by image goes by images.")
+    return found
