@@ -4,44 +4,30 @@ import math
 
 import pytest
 
+from acls.metrics.estimates import Estimate
 from acls.reproduce import published
 from acls.reproduce.claims import Claim, judge, within
 from acls.reproduce.experiments import EXPERIMENTS, FORMS, LINES, label_of, lines_of
+from acls.results import Record, Result
 from acls.study.ranking import Difference
-from acls.study.store import Row
 
 CLAIM = Claim("ACLS", "CE")
 
 
 def rows(values, half_width=0.001, accuracy=0.9):
     return [
-        Row(
-            method="any",
-            seed=seed,
-            recipe="any",
-            posthoc="none",
-            split="test",
-            n=1000,
-            metrics={
-                "accuracy": {
-                    "value": accuracy,
-                    "low": accuracy - 0.001,
-                    "high": accuracy + 0.001,
-                    "floor": None,
-                    "floor_high": None,
+        Record(
+            "any",
+            seed,
+            "none",
+            Result(
+                1000,
+                {
+                    "accuracy": Estimate(accuracy, None, accuracy - 0.001, accuracy + 0.001),
+                    "ece": Estimate(value, None, value - half_width, value + half_width),
                 },
-                "ece": {
-                    "value": value,
-                    "low": value - half_width,
-                    "high": value + half_width,
-                    "floor": 0.01,
-                    "floor_high": 0.02,
-                },
-            },
-            protocol={},
-            seconds=1.0,
-            run="any",
-            settings={},
+            ),
+            {},
         )
         for seed, value in enumerate(values)
     ]
@@ -130,7 +116,7 @@ def test_a_lower_error_at_the_cost_of_accuracy_reproduces_nothing():
     [(-0.02, 0.03, "reproduced"), (0.7, 0.8, "not reproduced"), (0.05, 0.2, "cannot be told at this n")],
 )
 def test_a_share_is_the_papers_to_within_a_tolerance(low, high, verdict):
-    assert within(Difference((low + high) / 2, low, high, 3), 0.1) == verdict
+    assert within(Difference((low + high) / 2, low, high, 0.5, 3, None), 0.1) == verdict
 
 
 def test_the_papers_own_numbers_are_as_printed():
