@@ -79,7 +79,7 @@ def _explain(loss: Loss, logits: list[float], label: int) -> dict[str, object]:
     row["sums_to_one"] = abs(float(aims_at.sum()) - 1) < 1e-9
     rule = loss.rule(len(logits))
     if rule is not None:
-        from acls.losses.smoothing import View
+        from acls.losses.rule import View
 
         at = View(z, y)
         pivot = int(at.predicted) if rule.pivot == "predicted" else label

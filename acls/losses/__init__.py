@@ -11,7 +11,7 @@ from typing import Any
 
 from acls.losses.acls import ACLS, acls_penalty
 from acls.losses.adafocal import AdaFocal
-from acls.losses.auto import AutoACLS
+from acls.losses.auto_acls import AutoACLS
 from acls.losses.base import About, Epoch, Loss, Regularized
 from acls.losses.brier import Brier
 from acls.losses.cape import CaPE
@@ -29,7 +29,7 @@ from acls.losses.mbls import MbLS, mbls_penalty
 from acls.losses.mdca import MDCA
 from acls.losses.mmce import MMCE
 from acls.losses.patra import Patra
-from acls.losses.smoothing import Rule, Side, effective_label, rule_loss, table
+from acls.losses.rule import Rule, Side, effective_label, rule_loss, table
 from acls.spec import Spec, build, parse
 
 REGISTRY: dict[str, type[Loss]] = {

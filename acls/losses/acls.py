@@ -12,7 +12,7 @@ from acls.losses.base import About
 from acls.losses.history import Ranked, next_in_batch, sample_means
 from acls.losses.margin import MarginTerm, OnePass
 from acls.losses.numerics import FAR, log_confidence
-from acls.losses.smoothing import Rule, penalty_rule
+from acls.losses.rule import Rule, penalty_rule
 from acls.modules import choose
 from acls.shapes import Positions
 

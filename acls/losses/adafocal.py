@@ -12,7 +12,7 @@ from acls.errors import InputError
 from acls.losses.base import About, Epoch
 from acls.losses.focal import FocalFamily, power_gradient_factor
 from acls.losses.numerics import correctness, log_confidence
-from acls.losses.smoothing import View
+from acls.losses.rule import View
 from acls.shapes import flatten
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from acls.errors import InputError
 from acls.losses.numerics import FAR
-from acls.losses.smoothing import Rule
+from acls.losses.rule import Rule
 from acls.modules import Configured, choose
 from acls.shapes import IGNORE_INDEX, ONE_CLASS, Positions, flatten, labelled_mean
 

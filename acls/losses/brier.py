@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from acls.losses.base import About, Loss
-from acls.losses.smoothing import Rule, Side, View
+from acls.losses.rule import Rule, Side, View
 from acls.shapes import Positions
 
 

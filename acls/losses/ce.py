@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from acls.losses.base import About, Loss
-from acls.losses.smoothing import Rule
+from acls.losses.rule import Rule
 from acls.shapes import Positions
 
 

@@ -12,7 +12,7 @@ from torch.autograd.function import FunctionCtx
 from acls.errors import InputError
 from acls.losses.base import About, Regularized
 from acls.losses.numerics import FAR
-from acls.losses.smoothing import Rule, Side, View
+from acls.losses.rule import Rule, Side, View
 from acls.shapes import Positions
 
 # Pairs looked at in one go, so that they stay in the processor's cache.

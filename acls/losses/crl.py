@@ -11,7 +11,7 @@ from acls.errors import InputError
 from acls.losses.base import About
 from acls.losses.history import Ranked, next_in_batch, sample_means
 from acls.losses.numerics import log_confidence
-from acls.losses.smoothing import Rule, Side, View
+from acls.losses.rule import Rule, Side, View
 from acls.modules import choose
 from acls.shapes import Positions, labelled_mean
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from acls.losses.base import About, Regularized
-from acls.losses.smoothing import Rule, Side
+from acls.losses.rule import Rule, Side
 from acls.shapes import Positions
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from acls.errors import InputError
 from acls.losses.base import About, Loss
 from acls.losses.numerics import target_logs
-from acls.losses.smoothing import Rule, Side, View
+from acls.losses.rule import Rule, Side, View
 from acls.shapes import Positions
 
 

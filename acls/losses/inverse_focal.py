@@ -7,7 +7,7 @@ from torch import Tensor
 from acls.errors import InputError
 from acls.losses.base import About
 from acls.losses.focal import FocalFamily, power_gradient_factor
-from acls.losses.smoothing import View
+from acls.losses.rule import View
 
 
 class InverseFocal(FocalFamily):

@@ -8,7 +8,7 @@ from torch import Tensor
 from acls.errors import InputError
 from acls.losses.base import About, Loss
 from acls.losses.numerics import FAR
-from acls.losses.smoothing import Rule, Side
+from acls.losses.rule import Rule, Side
 from acls.modules import choose
 from acls.shapes import Positions
 

@@ -11,7 +11,7 @@ from acls.errors import InputError
 from acls.losses.base import About
 from acls.losses.margin import MarginTerm, OnePass
 from acls.losses.numerics import FAR
-from acls.losses.smoothing import Rule, penalty_rule
+from acls.losses.rule import Rule, penalty_rule
 from acls.shapes import Positions
 
 _SCHEDULE = ("schedule", "mu", "max_weight", "step_size")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from acls.losses import REGISTRY, Loss, Regularized
-from acls.losses.smoothing import table as smoothing_table
+from acls.losses.rule import table as smoothing_table
 
 from .pictures import svg
 from .text import code, escape, fields_table, prose, table

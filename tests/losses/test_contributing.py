@@ -28,7 +28,7 @@ def test_the_example_passes_lint_types_and_the_battery_in_a_copy_of_the_package(
         ["ruff", "format", "--check", "acls/losses/modest.py"],
         ["mypy", "acls/losses/modest.py"],
         ["pytest", "-q", "-p", "no:cacheprovider", "tests/contract/test_losses.py", "-k", "Modest"],
-        ["pytest", "-q", "-p", "no:cacheprovider", "tests/losses/test_smoothing.py", "-k", "table or losses"],
+        ["pytest", "-q", "-p", "no:cacheprovider", "tests/losses/test_rule.py", "-k", "table or losses"],
     ):
         done = subprocess.run(
             [sys.executable, "-m", *command], cwd=tmp_path, capture_output=True, text=True, check=False

@@ -8,7 +8,7 @@ import torch
 
 from acls.errors import InputError
 from acls.losses import ACLS, AutoACLS, Epoch, effective_label
-from acls.losses.auto import confidence_scale
+from acls.losses.auto_acls import confidence_scale
 
 
 def epoch(logits, target, batch=64):
