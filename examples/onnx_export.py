@@ -22,5 +22,6 @@ with torch.no_grad():
 print(f"folded: probabilities agree to {float(apart):.1e}")
 
 # Any calibrator, any runtime: checked in onnxruntime before the file is kept.
-apart = export_onnx(model, temperature, "calibrated.onnx", x[:4])
+# Its input is "input", its output "probabilities"; without probabilities=True it is "log_probabilities".
+apart = export_onnx(model, temperature, "calibrated.onnx", x[:4], probabilities=True)
 print(f"calibrated.onnx: probabilities agree to {apart:.1e}")

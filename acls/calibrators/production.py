@@ -94,20 +94,22 @@ def _check_folded(model: nn.Module, calibrator: Calibrator, folded: nn.Module, e
 
 
 class Calibrated(nn.Module):
-    """A model followed by a calibrator: returns log-probabilities."""
+    """A model followed by a calibrator: returns log-probabilities, or probabilities."""
 
-    def __init__(self, model: nn.Module, calibrator: Calibrator) -> None:
+    def __init__(self, model: nn.Module, calibrator: Calibrator, *, probabilities: bool = False) -> None:
         super().__init__()
-        self.model, self.calibrator = model, calibrator
+        self.model, self.calibrator, self.probabilities = model, calibrator, probabilities
 
     def forward(self, x: Tensor) -> Tensor:
         log_probs: Tensor = self.calibrator(self.model(x))
-        return log_probs
+        return log_probs.exp() if self.probabilities else log_probs
 
 
-def export(model: nn.Module, calibrator: Calibrator, example: Tensor) -> torch.export.ExportedProgram:
-    """Trace model and calibrator as one program that returns log-probabilities, for batches of any size."""
-    both = Calibrated(model, calibrator).eval()
+def export(
+    model: nn.Module, calibrator: Calibrator, example: Tensor, *, probabilities: bool = False
+) -> torch.export.ExportedProgram:
+    """Trace model and calibrator as one program that returns (log-)probabilities, for batches of any size."""
+    both = Calibrated(model, calibrator, probabilities=probabilities).eval()
     batch = torch.export.Dim.DYNAMIC
     if len(example) < 2:  # a batch of one would be taken for a constant
         example = torch.cat([example, example])
@@ -115,23 +117,36 @@ def export(model: nn.Module, calibrator: Calibrator, example: Tensor) -> torch.e
 
 
 def export_onnx(
-    model: nn.Module, calibrator: Calibrator, path: str | PathLike[str], example: Tensor, *, tolerance: float = 1e-5
+    model: nn.Module,
+    calibrator: Calibrator,
+    path: str | PathLike[str],
+    example: Tensor,
+    *,
+    probabilities: bool = False,
+    tolerance: float = 1e-5,
 ) -> float:
     """Write model and calibrator as one ONNX file, run it in onnxruntime, and return how far its probabilities are off.
 
+    Its input is ``input``, its output ``log_probabilities`` or, with ``probabilities=True``, ``probabilities``.
     Nothing is written if they are off by more than the tolerance.
     """
     require("onnx", extra="export")
     require("onnxscript", extra="export")
     runtime = require("onnxruntime", extra="export")
-    program: Any = torch.onnx.export(export(model, calibrator, example), dynamo=True, verbose=False)
+    program: Any = torch.onnx.export(
+        export(model, calibrator, example, probabilities=probabilities),
+        input_names=["input"],
+        output_names=["probabilities" if probabilities else "log_probabilities"],
+        dynamo=True,
+        verbose=False,
+    )
     with atomic_write(path) as temporary:
         program.save(str(temporary))
         session = runtime.InferenceSession(str(temporary), providers=["CPUExecutionProvider"])
-        (found,) = session.run(None, {session.get_inputs()[0].name: example.cpu().numpy()})
+        found = torch.from_numpy(session.run(None, {"input": example.cpu().numpy()})[0])
         with torch.no_grad():
             wanted = Calibrated(model, calibrator).eval()(example).exp()
-        apart = float((torch.from_numpy(found).exp() - wanted.cpu()).abs().max())
+        apart = float(((found if probabilities else found.exp()) - wanted.cpu()).abs().max())
         if not apart <= tolerance:
             raise InputError(f"in onnxruntime the probabilities differ by {apart:.1e}, more than {tolerance:.0e}")
     return apart

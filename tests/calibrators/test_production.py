@@ -109,14 +109,17 @@ def test_onnx_says_the_same(name, fields, model, x, tmp_path):
     assert path.exists()
 
 
-def test_onnx_of_temperature(model, x, tmp_path):
+@pytest.mark.parametrize("probabilities", [False, True])
+def test_onnx_of_temperature(model, x, tmp_path, probabilities):
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     path, calibrator = tmp_path / "model.onnx", fitted("Temperature")
-    assert export_onnx(model, calibrator, path, x[:2]) < 1e-6
+    assert export_onnx(model, calibrator, path, x[:2], probabilities=probabilities) < 1e-6
     session = runtime.InferenceSession(str(path))
-    (log_probs,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})  # another batch size
-    assert torch.allclose(torch.from_numpy(log_probs), calibrator(model(x)), atol=1e-5)
+    output = "probabilities" if probabilities else "log_probabilities"
+    (found,) = session.run([output], {"input": x.numpy()})  # another batch size
+    wanted = calibrator(model(x))
+    assert torch.allclose(torch.from_numpy(found), wanted.exp() if probabilities else wanted, atol=1e-5)
 
 
 def test_onnx_that_differs_is_not_written(model, x, tmp_path):
