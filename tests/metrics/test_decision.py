@@ -122,7 +122,7 @@ def test_ties_are_accepted_together_or_not_at_all() -> None:
 
 def test_the_sentence_says_threshold_share_and_bound() -> None:
     c = torch.linspace(0, 1, 1001, dtype=torch.float64)
-    assert str(decide(c, c > 0.3, max_error=0.02)).startswith("Accept automatically at or above 0.32")
+    assert str(decide(c, c > 0.3, max_error=0.02)).startswith("Accept automatically at or above 0.31")
     assert str(decide(c[:50], c[:50] > 2, max_error=0.02)).startswith("Accept nothing automatically: with n = 50")
 
 
