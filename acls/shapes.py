@@ -51,8 +51,8 @@ class Positions:
     def sample_numbers(self) -> Tensor:
         """The samples' numbers in the training set, which the caller has to have passed."""
         if self.index is None or self.index.shape != self.shape[:1]:
-            came = "nothing" if self.index is None else f"shape {_show(self.index.shape)}"
-            raise InputError(f"expected index= of shape ({self.shape[0]},), a number per sample, got {came}")
+            given = "nothing" if self.index is None else f"shape {_show(self.index.shape)}"
+            raise InputError(f"expected index= of shape ({self.shape[0]},), a number per sample, got {given}")
         return self.index
 
     def compact(self) -> Positions:
@@ -135,7 +135,7 @@ def labelled_mean(values: Tensor, valid: Tensor | None) -> Tensor:
 
 
 def some_ignored(labels: Tensor, n_classes: int, ignore_index: int) -> bool:
-    """Tell whether some labels may be ``ignore_index``, and raise for those that are neither that nor a class.
+    """Return whether some labels may be ``ignore_index``, and raise for those that are neither that nor a class.
 
     Looks at the data.
     """

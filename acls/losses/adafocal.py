@@ -37,11 +37,11 @@ class AdaFocal(FocalFamily):
     edges: Tensor = field(init=False)
     """The bins' borders, ``(bins + 1,)``; the first and the last bin are open."""
     gammas: Tensor = field(init=False)
-    """A gamma a bin, ``(bins,)``."""
+    """One gamma per bin, ``(bins,)``."""
 
     def __post_init__(self) -> None:
         if self.bins < 1:
-            raise InputError(f"bins={self.bins}: at least one is called for")
+            raise InputError(f"bins={self.bins}: expected 1 or more")
         super().__post_init__()
         self.register_buffer("edges", torch.linspace(0, 1, self.bins + 1, dtype=torch.float64))
         self.register_buffer("gammas", torch.full((self.bins,), float(self.gamma), dtype=torch.float64))

@@ -90,7 +90,9 @@ class Loss(Configured):
         self.__dict__.pop("class_weight", None)
         self.register_buffer("class_weight", weight, persistent=False)
         if self.reduction == "none" and any(part.couples_samples for part in self.stack()):
-            raise InputError(f'{self!r} has a term for the whole batch, not a position: pass reduction="mean" or "sum"')
+            raise InputError(
+                f'{self!r} has a term for the whole batch, not per position: pass reduction="mean" or "sum"'
+            )
 
     def forward(self, logits: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
         at = self._positions(logits, target, index)
@@ -148,7 +150,7 @@ class Loss(Configured):
         return any(part.remembers_samples() for part in self.stack())
 
     def remembers_samples(self) -> bool:
-        """Tell whether the method itself, apart from its base, needs ``index=``."""
+        """Return whether the method itself, apart from its base, needs ``index=``."""
         return False
 
     def prepare(self, *, n_train: int, n_classes: int) -> None:

@@ -15,7 +15,7 @@ from acls.losses.base import About, Epoch, Loss, check_prepared
 from acls.modules import choose
 from acls.shapes import Positions, flatten
 
-# Of a dense map, about so many evenly spaced positions an image are looked at to set the targets.
+# In dense maps the targets are set from about this many evenly spaced positions per image.
 _POSITIONS_AN_IMAGE = 1024
 
 
@@ -27,7 +27,7 @@ class CaPE(Loss):
     for more, ``mode="classwise"`` does so for every class and normalises the targets to sum to one, the same thing for
     two; ``"toplabel"`` groups by confidence, gives the predicted class its group's accuracy, and the rest to the other
     classes in proportion to their probabilities. In dense maps, where augmentation moves pixels about, a position's
-    target is looked up by its current probabilities. Liu et al., ICML 2022.
+    target is looked up by its current probabilities. The authors' code knows two classes only. Liu et al., ICML 2022.
     """
 
     bins: int = 5
@@ -40,7 +40,7 @@ class CaPE(Loss):
     about = About("Calibrated probability estimation", "Liu et al.", "ICML", 2022)
 
     targets: Tensor = field(init=False)
-    """A soft label a training sample, ``(n_train, K)``; all 0 where there is none yet."""
+    """One soft label per training sample, ``(n_train, K)``; all 0 where there is none yet."""
     borders: Tensor = field(init=False)
     """The groups' inner borders, ``(K, bins - 1)``, or ``(1, bins - 1)`` of the confidence."""
     shares: Tensor = field(init=False)
@@ -51,7 +51,7 @@ class CaPE(Loss):
     def __post_init__(self) -> None:
         choose("mode", self.mode, ("classwise", "toplabel"))
         if self.bins < 1 or self.every < 1:
-            raise InputError(f"{self!r}: at least one bin and one epoch are called for")
+            raise InputError(f"{self!r}: expected bins and every of 1 or more")
         super().__post_init__()
         self.register_buffer("calibrating", torch.tensor(False))
 

@@ -26,7 +26,7 @@ class DualFocal(Loss):
 
     def __post_init__(self) -> None:
         if self.gamma < 1:
-            raise InputError(f"gamma={self.gamma}: at least 1 is called for, below it the gradient has no bound")
+            raise InputError(f"gamma={self.gamma}: expected 1 or more, because below 1 the gradient has no bound")
         super().__post_init__()
 
     def data_term(self, at: Positions, weight: Tensor | None) -> Tensor:

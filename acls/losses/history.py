@@ -16,7 +16,7 @@ from acls.shapes import Positions, flatten
 class CorrectnessHistory(nn.Module):
     """Counts of correct classifications by sample, and how many epochs they cover.
 
-    Dense maps have one entry an image: its share of correct pixels is what an epoch adds.
+    Dense maps have one entry per image: its share of correct pixels is what an epoch adds.
     """
 
     hits: Tensor
@@ -76,7 +76,7 @@ class Ranked(Regularized):
 
 
 def sample_means(values: Tensor, at: Positions) -> Tensor:
-    """Average one value a position over each sample's positions that count, ``(N,)``; 0 for a sample without any."""
+    """Average one value per position over each sample's positions that count, ``(N,)``; 0 for a sample without any."""
     if len(at.shape) == 1:
         return values if at.valid is None else torch.where(at.valid, values, 0.0)
     values = values.reshape(at.shape[0], -1)

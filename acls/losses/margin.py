@@ -14,9 +14,9 @@ from acls.losses.ce import CE
 from acls.losses.numerics import FAR
 from acls.shapes import Positions
 
-# On a CPU rows are taken in blocks of so many logits, so that what is computed from them stays in the cache.
+# On a CPU rows are taken in blocks of this many logits, so that what is computed from them stays in the cache.
 _BLOCK = 1 << 18
-# Up to so many classes a block is transposed: sums over classes then run along the samples, which is vectorised.
+# Up to this many classes a block is transposed: sums over classes then run along the samples, which is vectorised.
 _FEW_CLASSES = 128
 _BIG = 1e37
 
@@ -153,7 +153,7 @@ def value_and_gradient(z: Tensor, y: Tensor, term: MarginTerm, factor: float, ax
 
 
 def _in_blocks(z: Tensor, y: Tensor, term: MarginTerm, factor: float, rows: int) -> tuple[Tensor, Tensor]:
-    """Do as `value_and_gradient`, so many rows at a time."""
+    """Do as `value_and_gradient`, ``rows`` rows at a time."""
     values, gradient = z.new_empty(z.shape[0]), torch.empty_like(z)
     for start in range(0, z.shape[0], rows):
         block = slice(start, start + rows)

@@ -20,7 +20,7 @@ from acls.shapes import IGNORE_INDEX, check_logits, flatten, labelled_mean
 
 
 class View:
-    """Logits ``(M, K)`` and classes ``(M,)``, and what the rules are made of; one value a row is ``(M, 1)``."""
+    """Logits ``(M, K)`` and classes ``(M,)``, and what the rules are made of; one value per row is ``(M, 1)``."""
 
     def __init__(self, z: Tensor, y: Tensor) -> None:
         self.z = z
@@ -157,7 +157,7 @@ def effective_label(
     index: Tensor | None = None,
     reduction: str | None = None,
 ) -> Tensor:
-    """Return the label that ``loss`` really trains towards: softmax(z) - dL/dz a position, of the logits' shape.
+    """Return the label that ``loss`` really trains towards: softmax(z) - dL/dz per position, of the logits' shape.
 
     ``loss`` is any callable of logits and target, also one's own. ``reduction`` says whether it averages over
     positions ("mean") or adds them up ("sum"); without it the loss's own field counts, and "mean" where it has none.

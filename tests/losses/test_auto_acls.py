@@ -85,7 +85,7 @@ def test_the_margin_stays_within_its_reach():
 
 def _margins(rate, epochs=30):
     """The margins over epochs of a network whose logits are the margin of the epoch before, and right at margin 6."""
-    calibrated, y = validation(1.0)
+    calibrated, y = validation(1.0, n=300)
     auto, followed, seen = AutoACLS(margin=12.0, rate=rate, reach=1e6), 12.0, []
     for _ in range(epochs):
         auto.end_epoch(epoch(followed / 6 * calibrated, y))
