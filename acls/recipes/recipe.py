@@ -163,6 +163,8 @@ def load_recipe(path: str | Path) -> Recipe:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise InputError(f"cannot read the recipe {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"the recipe {path} is not UTF-8 text: {error}") from error
     if Path(path).suffix == ".json":
         try:
             values = json.loads(text)
