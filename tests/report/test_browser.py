@@ -168,7 +168,7 @@ def test_choosing_method_seed_and_calibration_changes_what_is_shown(open_page, s
     for (method, state), text in shown.items():
         one = next(subject for subject in subjects if subject.method == method)
         found = one.states[state != "as it is"]
-        assert text == f"{100 * found.numbers['ece']['value']:.2f} %"
+        assert text == f"{100 * found.result['ece'].value:.2f} %"
     page.select_option("#method", label="ACLS(margin=6.0)")
     assert page.locator("#seed").is_visible()
     page.select_option("#seed", label="2")
@@ -304,7 +304,8 @@ def test_without_scripts_the_verdict_and_the_tables_are_there(open_page):
 
 
 def test_networks_without_outputs_show_their_numbers(browser, subjects, tmp_path):
-    bare = replace(subjects[2], states=(replace(subjects[2].as_is, suite=None),), mistakes=())
+    without = replace(subjects[2].as_is.result, suite=None, details=None)
+    bare = replace(subjects[2], states=(replace(subjects[2].as_is, result=without),))
     write([bare], tmp_path / "bare.html", ranked=[])
     page = browser.new_page()
     errors = []

@@ -208,27 +208,31 @@
       `${(100 * row.low).toFixed(2)} – ${(100 * row.high).toFixed(2)}`, (100 * (row.confidence - row.accuracy)).toFixed(2)]));
   }
 
+  function worthOf(name, [value, low, high, floor, debiased]) {
+    const [, scale, digits] = data.metrics[name];
+    const show = (x) => (scale * x).toFixed(digits);
+    const parts = [low === null ? "" : `${show(low)} – ${show(high)}`, debiased === null || debiased === value ? "" : `debiased ${show(debiased)}`,
+      floor === null ? "" : `floor ${show(floor)}`];
+    return parts.filter((part) => part).join(", ");
+  }
   function drawNumbers(state, rows) {
     const lines = [];
+    const usual = rows && view.bins === 15 && view.scheme === "width" && state.numbers.ece; // the ECE is listed once
     if (rows) {
       const kind = view.scheme === "width" ? "equal width" : "equal mass";
-      const usual = view.bins === 15 && view.scheme === "width" && state.numbers.ece; // listed below, with its interval
-      if (!usual) lines.push([`ECE, ${view.bins} bins of ${kind}`, percent(eceOf(rows), 2), `noise floor ≈ ${percent(floorOf(rows), 2)}`]);
+      const worth = usual ? worthOf("ece", state.numbers.ece) : `noise floor ≈ ${percent(floorOf(rows), 2)}`;
+      lines.push([`ECE, ${view.bins} bins of ${kind}`, percent(usual ? usual[0] : eceOf(rows), 2), worth]);
       if (view.other) {
         const [s, t] = view.other;
         const second = sumsOf(data.subjects[s].states[t]);
         if (second) lines.push([`ECE of ${titleOf(s, t)}`, percent(eceOf(rowsOf(second)), 2), ""]);
       }
     }
-    for (const [name, [value, low, high, floor, debiased]] of Object.entries(state.numbers)) {
+    for (const [name, numbers] of Object.entries(state.numbers)) {
       const known = data.metrics[name];
-      if (!known || value === null) continue;
+      if (!known || numbers[0] === null || (usual && name === "ece")) continue;
       const [title, scale, digits] = known;
-      const show = (x) => (scale * x).toFixed(digits);
-      const parts = [low === null ? "" : `${show(low)} – ${show(high)}`, debiased === null || debiased === value ? "" : `debiased ${show(debiased)}`,
-        floor === null ? "" : `floor ${show(floor)}`];
-      const worth = parts.filter((part) => part).join(", ");
-      lines.push([title, show(value), worth]);
+      lines.push([title, (scale * numbers[0]).toFixed(digits), worthOf(name, numbers)]);
     }
     if (state.temperature !== null) lines.push(["fitted temperature", state.temperature.toFixed(3), ""]);
     lines.push(["n", whole(state.n), ""]);
