@@ -205,7 +205,15 @@ def _as_json(record: Record) -> dict[str, Any]:
 
 def _print(args: argparse.Namespace, records: Sequence[Record], ranked: Sequence[Ranked]) -> None:
     from acls.metrics.catalogue import names
-    from acls.report.results import about_ranking, baseline_table, marks_of, ranking_table, results_table, signs
+    from acls.report.results import (
+        about_ranking,
+        baseline_table,
+        best_first,
+        marks_of,
+        ranking_table,
+        results_table,
+        signs,
+    )
     from acls.report.tables import paragraph
 
     by_ece = [one for one in ranked if one.metric == "ece"]
@@ -219,7 +227,7 @@ def _print(args: argparse.Namespace, records: Sequence[Record], ranked: Sequence
     columns.insert(columns.index("ece") + 1, "ece_floor")
     marks = marks_of(ranked)
     print()
-    show_table(args, results_table(records, columns, marks=marks))
+    show_table(args, results_table(best_first(records), columns, marks=marks))
     if ranked:
         print()
         show_table(args, ranking_table(ranked))

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +20,8 @@ from acls.cli.output import say, show_table
 from acls.options import number
 
 if TYPE_CHECKING:
-    from acls.predictions import Columns
+    from acls.metrics.decision import Decision
+    from acls.predictions import Columns, Predictions
     from acls.results import Differences, Result
 
 EXAMPLE = f"""\
@@ -29,6 +32,7 @@ examples:
   acls evaluate before.parquet after.parquet --json
   acls evaluate 'parts/*.parquet' --by group --workers 4
   acls evaluate pixels.npz --image image_index --by image
+  acls evaluate preds.npz --max-error 2%
   acls evaluate preds.npz --protocol all
 
 {NAMES}"""
@@ -39,8 +43,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", metavar="FILE", nargs="+", help=".npz, .safetensors, .parquet, .csv; a folder or glob")
     parser.add_argument("--bins", type=number(int, "[1, 100000]"), default=15, help="bins of the calibration errors")
     parser.add_argument(
-        "--by", action="append", default=[], metavar="group|image|NAME",
-        help="group, or a column's name: numbers for each group as well; image: resample whole images",
+        "--by", action="append", default=[], metavar="group|image|predicted|NAME",
+        help="group, or a column's name: numbers for each group as well; predicted: for each predicted class; "
+        "image: whole images are independent, not rows",
+    )  # fmt: skip
+    parser.add_argument(
+        "--max-error", metavar="SHARE", type=_share,
+        help="the confidence from which on to accept predictions so that at most this share is wrong, as 2%% or 0.02; "
+        "for each group as well, with --by; --by predicted: for each predicted class",
     )  # fmt: skip
     parser.add_argument(
         "--protocol", metavar="NAME", help="numbers as a paper's code computes them; all: every convention side by side"
@@ -120,12 +130,15 @@ def _evaluated(args: argparse.Namespace, title: str, path: str, columns: Columns
         "compare": compare,
         "ignore_index": args.ignore_index,
     }
-    if len(batches.files) > 1 and (args.workers is not None or args.engine != "local"):
+    if len(batches.files) > 1 and "predicted" not in args.by and (args.workers is not None or args.engine != "local"):
         from acls.study.parts import count_parts
 
         counts = count_parts(batches, engine_of(args), **settings)
     else:
-        counts = count(with_progress(batches, f"reading {Path(path).name}", quiet=args.quiet), **settings)
+        read: Iterable[Predictions] = with_progress(batches, f"reading {Path(path).name}", quiet=args.quiet)
+        if "predicted" in args.by:
+            read = (replace(p, group=p.top()[1], group_names=()) for p in read)
+        counts = count(read, **settings)
     empty = counts.empty_groups()
     if empty:
         more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
@@ -134,10 +147,32 @@ def _evaluated(args: argparse.Namespace, title: str, path: str, columns: Columns
     return counts.result(replicates=args.bootstrap)
 
 
+def _share(text: str) -> float:
+    """``2%`` or ``0.02``."""
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"expected a share between 0 and 1, as 2% or 0.02, got {text!r}")
+    return value
+
+
+def _decisions(args: argparse.Namespace, result: Result) -> dict[str, Decision]:
+    """The decision for all samples, under the empty name, and for each group."""
+    return {name: one.decide(args.max_error) for name, one in {"": result, **result.groups}.items()}
+
+
 def _as_json(args: argparse.Namespace, results: dict[str, Result], compared: Differences) -> dict[str, Any]:
     objects = [
         {"file": title, "kind": result.kind, "bins": args.bins, **result.as_json()} for title, result in results.items()
     ]
+    for plain, result in zip(objects, results.values(), strict=True):
+        if args.max_error is not None:
+            whole, *groups = (
+                {**vars(one), "share": one.share, "text": str(one)} for one in _decisions(args, result).values()
+            )
+            plain["decision"] = {**whole, "groups": dict(zip(result.groups, groups, strict=True))}
     if len(objects) == 1:
         return objects[0]
     comparisons = [
@@ -159,6 +194,10 @@ def _print(args: argparse.Namespace, results: dict[str, Result], compared: Diffe
         classes = f" of {suite.n_classes} classes" if suite is not None and suite.n_classes else ""
         left_out = f", {result.rows - result.n} left out" if result.rows > result.n else ""
         print(paragraph(f"{title}: {verdict(result).text}"), end="\n\n")
+        if args.max_error is not None:
+            for group, decision in _decisions(args, result).items():
+                print(paragraph(f"{group}: {decision}" if group else str(decision)))
+            print()
         print(f"{result.kind}{classes}, n = {result.n}{left_out}, {args.bins} bins\n")
         show_table(args, metric_table(result))
         print()

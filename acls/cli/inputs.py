@@ -61,7 +61,7 @@ def models_of(args: argparse.Namespace) -> list[tuple[str, str, Columns]]:
     """Title, file and names of each model: files under one name, or names in one file, or one name per file."""
     named = [(kind, name) for kind in ("logits", "probs", "log_probs") for name in getattr(args, kind) or []]
     rest = argparse.Namespace(**{**vars(args), "logits": None, "probs": None, "log_probs": None})
-    group = next((name for name in getattr(args, "by", []) if name not in ("group", "image")), None)
+    group = next((name for name in getattr(args, "by", []) if name not in ("group", "image", "predicted")), None)
     common = columns_of(rest)
     if group is not None:
         common = replace(common, group=group)

@@ -129,6 +129,18 @@ def results_table(records: Sequence[Record], columns: Sequence[str] = COLUMNS, *
     return table
 
 
+def best_first(records: Sequence[Record]) -> list[Record]:
+    """The records in the order of terminal and page: by post-hoc method, those of the lowest mean ECE first."""
+    groups = by_method(records)
+    posthocs = list(dict.fromkeys(posthoc for _, posthoc in groups))
+
+    def place(item: tuple[tuple[str, str], Sequence[Record]]) -> tuple[int, float]:
+        known = [value for one in item[1] if (value := one.result.get("ece")) is not None]
+        return posthocs.index(item[0][1]), statistics.fmean(known) if known else float("inf")
+
+    return [one for _, group in sorted(groups.items(), key=place) for one in group]
+
+
 def networks_table(records: Sequence[Record], columns: Sequence[str], *, marks: Marks | None = None) -> Table:
     """A line per network and post-hoc method, with debiased estimate, interval and floor of its ECE."""
     titles = [title for name in columns for title in _with_worth(name)]

@@ -9,6 +9,7 @@ from typing import Any
 from acls.errors import InputError
 from acls.metrics import Blocks, Suite
 from acls.metrics.catalogue import CATALOGUE, names
+from acls.metrics.decision import Decision, decide_counted
 from acls.metrics.estimates import Estimate
 from acls.metrics.significance import Floor, Test
 from acls.results.details import Details
@@ -83,6 +84,16 @@ class Result:
             floor = self.floors.get(name.removesuffix("_floor"))
             return None if floor is None else floor.mean
         return self.estimates[name].value if name in self.estimates else None
+
+    def decide(self, max_error: float, *, level: float = 0.95) -> Decision:
+        """The threshold above which at most ``max_error`` of the predictions are wrong, at confidence ``level``.
+
+        By images where these are the units; needs the sums, which a stored result does not have.
+        """
+        if self.suite is None or (self.unit == "image" and self.blocks is None):
+            raise InputError("a stored result has no confidences: evaluate the predictions again to choose a threshold")
+        units = self.blocks if self.unit == "image" else None
+        return decide_counted(self.suite.confidences, units, max_error=max_error, level=level)
 
     def as_json(self) -> dict[str, Any]:
         """A plain object, as `acls evaluate --json` prints it and stores keep it; null for what is not known."""

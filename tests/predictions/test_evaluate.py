@@ -440,3 +440,21 @@ def test_conventions_that_do_not_fit_are_left_out_or_refused(tmp_path, evaluate)
     make(300, 4, "triples", image=True).save(tmp_path / "t.npz")
     assert "ts-grid: left out" in evaluate(tmp_path / "t.npz", "--protocol", "all").out
     assert "needs the scores of all classes" in evaluate(tmp_path / "t.npz", "--protocol", "ts-grid", code=2).err
+
+
+def test_the_largest_error_gives_a_threshold_for_all_and_for_each_predicted_class(tmp_path, capsys):
+    random = torch.Generator().manual_seed(0)
+    logits = 6 * torch.randn(2000, 3, generator=random)
+    labels = torch.multinomial(logits.softmax(1), 1, generator=random)[:, 0]
+    Predictions(logits, labels, kind="logits").save(tmp_path / "p.npz")
+    command = ["evaluate", str(tmp_path / "p.npz"), "--max-error", "5%", "--by", "predicted", "--quiet"]
+    assert main([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["decision"]
+    confidence = logits.softmax(1).amax(1)
+    assert found["accepted"] == int((confidence >= found["threshold"]).sum())
+    assert found["wrong"] <= 0.05 * found["accepted"]
+    assert sorted(found["groups"]) == ["0", "1", "2"]
+    assert main(command) == 0
+    assert "Accept automatically at or above" in capsys.readouterr().out
+    assert main(["evaluate", str(tmp_path / "p.npz"), "--max-error", "5"]) == 2
+    assert "--max-error: expected a share between 0 and 1" in capsys.readouterr().err

@@ -26,12 +26,13 @@ import acls
 from acls.errors import InputError
 from acls.metrics.catalogue import CATALOGUE, names
 from acls.report.page.naming import told_apart
+from acls.report.page.overview import lines_of, overview
 from acls.report.page.ranking import rank_subjects
 from acls.report.page.sources import of_path
 from acls.report.page.subjects import AS_IS, Record, Subject, by_method, by_protocol, records
 from acls.report.page.sums import OFFERED, binned, by_class, short
 from acls.report.page.words import verdict
-from acls.report.results import Marks, marks_of, networks_table, results_table
+from acls.report.results import Marks, best_first, marks_of, networks_table, results_table
 from acls.report.results import by_method as records_by_method
 from acls.report.tables import Table
 from acls.storage import write_text
@@ -63,8 +64,18 @@ def write(
     differences between methods are more than chance; it is computed where it is None.
     """
     subjects = told_apart(of_path(source) if isinstance(source, str | Path) else source)
-    named = title or (f"Calibration of {subjects[0].method}" if len(subjects) == 1 else "Calibration report")
+    named = title or _title(subjects)
     write_text(path, render(subjects, title=named, ranked=rank_subjects(subjects) if ranked is None else ranked))
+
+
+def _title(subjects: Sequence[Subject]) -> str:
+    """The study's name and how much it holds, or what one network is."""
+    if len(subjects) == 1:
+        return f"Calibration of {subjects[0].method}"
+    recipes = {subject.recipe.name for subject in subjects if subject.recipe is not None}
+    name = recipes.pop() if len(recipes) == 1 else "Calibration report"
+    methods, seeds = by_method(subjects), {subject.seed for subject in subjects}
+    return f"{name}: {len(methods)} methods" + (f", {len(seeds)} seeds" if len(seeds) > 1 else "")
 
 
 def render(subjects: Sequence[Subject], *, title: str, ranked: Sequence[Ranked] = ()) -> str:
@@ -74,12 +85,15 @@ def render(subjects: Sequence[Subject], *, title: str, ranked: Sequence[Ranked] 
     script, style, frame = (_resource(name) for name in ("page.js", "page.css", "page.html"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     groups = by_protocol(records(subjects))
-    now = datetime.now(UTC)
+    now, sentences = datetime.now(UTC), verdict(subjects, ranked)
     return string.Template(frame).substitute(
         title=html.escape(title),
         digest=digest,
         style=style,
-        verdict=_sentences(verdict(subjects, ranked)),
+        answer=html.escape(sentences[0]),
+        overview=overview(lines_of(subjects)) if len(subjects) > 1 else "",
+        open="" if len(subjects) > 1 else " hidden",
+        verdict=_sentences(sentences[1:]),
         results="\n".join(_results(group, marks_of(ranked), name=len(groups) > 1) for group in groups),
         version=html.escape(acls.__version__),
         date=f"{now:%Y-%m-%d %H:%M} UTC",
@@ -121,7 +135,7 @@ def _results(group: Sequence[Record], marks: Marks, *, name: bool) -> str:
     networks = _scrolling(networks_table(group, columns, marks=marks), "Results by network")
     if all(len(seeds) == 1 for seeds in records_by_method(group).values()):
         return f'{title}<p class="hint">{_FLOOR}</p>\n{networks}'
-    summary = _scrolling(results_table(group, columns, marks=marks), "Results by method")
+    summary = _scrolling(results_table(best_first(group), columns, marks=marks), "Results by method")
     return (
         f'{title}<p class="hint">Mean ± standard deviation over seeds.</p>\n{summary}\n'
         "<details><summary>Every network, with intervals and noise floors</summary>\n"
