@@ -1,7 +1,7 @@
 """Do intervals, tests and verdicts hold what they promise? Simulations with known truth, one table.
 
 python benchmarks/coverage.py                                 # quick: 60 data sets in each cell
-python benchmarks/coverage.py --full --out docs/coverage.md   # 400 in each cell: the committed table
+python benchmarks/coverage.py --full --out tables.md          # 400 in each cell: the tables of docs/coverage.md
 
 Samples have a class y and features x = m e_y + noise, so m x are the logits of a perfectly calibrated model; scenarios
 distort them. A cell fails, and the exit code is 1, when the 99 % binomial bound on what was seen is below the promise.

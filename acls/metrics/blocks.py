@@ -113,24 +113,6 @@ class Totals:
     classwise: Tensor | None
     bins: int
 
-    def __add__(self, other: Totals) -> Totals:
-        def add(mine: Tensor | None, theirs: Tensor | None) -> Tensor | None:
-            return None if mine is None or theirs is None else mine + theirs
-
-        proper, classwise = add(self.proper, other.proper), add(self.classwise, other.classwise)
-        return Totals(self.cells + other.cells, proper, classwise, self.bins)
-
-    def noise_around(self, center: Totals) -> Totals:
-        """The same with every residual less its share of the center's: what chance alone does."""
-        count, confidence, right = self.cells.unbind(-1)
-        expected = center.cells[..., 1] - center.cells[..., 2]
-        share = count / center.cells[..., 0].clamp(min=1)
-        classwise = None
-        if self.classwise is not None and center.classwise is not None:
-            growth = count.sum(-1) / center.cells[..., 0].sum(-1)
-            classwise = self.classwise - center.classwise * growth[:, None, None]
-        return Totals(torch.stack([count, confidence, right + expected * share], -1), None, classwise, self.bins)
-
     def metrics(self, *, smooth: bool = True) -> dict[str, Tensor]:
         """The metrics by name, ``(R,)`` each; without SmoothECE, which takes longer than all others, if not wanted."""
         count, confidence, right = self.cells.unbind(-1)
