@@ -198,12 +198,12 @@ class Loss(Configured):
             raise InputError(
                 f"{reason}: pass index=, their numbers in the training set; or call loss.eval() to evaluate"
             )
-        if at.valid is not None:
-            # What stands at an ignored position, NaN among others, reaches no term and no gradient.
-            at = replace(at, logits=torch.where(at.valid.unsqueeze(1), at.logits, 0.0))
         return at
 
     def _terms(self, at: Positions) -> dict[str, Tensor]:
+        if at.valid is not None:
+            # What stands at an ignored position, NaN among others, reaches no term and no gradient.
+            at = replace(at, logits=torch.where(at.valid.unsqueeze(1), at.logits, 0.0))
         at = unmasked(at)
         weight = self.class_weight
         if weight is not None and weight.shape != (at.n_classes,):

@@ -83,18 +83,24 @@ class _OnePass(torch.autograd.Function):
         if torch.compiler.is_compiling():
             z, y = ctx.saved_tensors
             _, gradient = value_and_gradient(z, y, ctx.term, ctx.factor)
-            return gradient * (grad_output.unsqueeze(1) if grad_output.ndim else grad_output), None, None, None
+            return _scaled(gradient, grad_output), None, None, None
         if torch.is_grad_enabled():
             raise RuntimeError(
                 "this loss keeps only its gradient and cannot be differentiated twice: "
                 "for second derivatives use sum(loss.terms(logits, target).values())"
             )
         (gradient,) = ctx.saved_tensors
-        if grad_output.ndim:
-            gradient = gradient * grad_output.unsqueeze(1)
-        elif not grad_output.is_cpu or grad_output.item() != 1.0:
-            gradient = gradient * grad_output
+        if grad_output.ndim or not grad_output.is_cpu or grad_output.item() != 1.0:
+            gradient = _scaled(gradient, grad_output)
         return gradient, None, None, None
+
+
+def _scaled(gradient: Tensor, by: Tensor) -> Tensor:
+    """Return the gradient times one number, or one per row: 0 where that is 0, whatever stands in an ignored row."""
+    if by.ndim == 0:
+        return gradient * by
+    by = by.unsqueeze(1)
+    return torch.where(by == 0, 0.0, gradient * by)
 
 
 def value_and_gradient(z: Tensor, y: Tensor, term: MarginTerm, factor: float, axis: int = 1) -> tuple[Tensor, Tensor]:
