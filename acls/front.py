@@ -33,7 +33,7 @@ class Comparison:
 
     folder: Path
     rows: list[Row]
-    """One per method, seed and post-hoc method; ``row.metrics["ece"]["value"]`` is a number."""
+    """One per method, seed and post-hoc method; ``row.result.values["ece"]`` is a number."""
     failed: list[Failed]
     page: Path | None
 

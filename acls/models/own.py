@@ -127,12 +127,15 @@ def _from_package(name: str) -> Any:
 
 
 def _digest(found: Any) -> str:
-    """The first half of the SHA-256 of the file that holds the code, or of the code where there is no file."""
+    """The first half of the SHA-256 of the file that holds the code, or of the code where there is no file.
+
+    "unknown" for code that was typed where Python keeps no copy of it.
+    """
     try:
         source = Path(inspect.getsourcefile(found) or "").read_bytes()
     except (TypeError, OSError):
         try:
             source = inspect.getsource(found).encode()
         except (TypeError, OSError):
-            return ""
+            return "unknown"
     return hashlib.sha256(source).hexdigest()[:32]

@@ -1,7 +1,6 @@
 """Studies and runs on data handed over in Python: the command's numbers, any data set, the same study again."""
 
 import random
-from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -42,7 +41,7 @@ def arrays(root, part):
 
 
 def measured(folder):
-    return {row.key: asdict(row)["metrics"] for row in Store(folder).rows()}
+    return {row.key: row.result.values for row in Store(folder).rows()}
 
 
 def test_arrays_in_python_give_the_numbers_of_the_command_on_the_same_data(tmp_path, monkeypatch):
@@ -114,6 +113,13 @@ def test_one_network_is_fitted_with_a_class_of_a_notebook(tmp_path):
     assert 0 <= result.test["accuracy"] <= 1
     with pytest.raises(InputError, match="handed over in Python"):
         resume(tmp_path / "run")
+
+
+def test_a_class_whose_source_nobody_keeps_will_do(tmp_path):
+    scope = {"nn": nn, "__name__": "typed"}
+    exec("class Typed(nn.Linear):\n    def __init__(self, n_classes): super().__init__(3, n_classes)", scope)
+    call = {"methods": "CE", "seeds": 1, "settings": FAST, "out": tmp_path, "show": False, "page": False}
+    assert len(acls.compare(scope["Typed"], Noisy(16), Noisy(8), Noisy(8), **call).rows) == 2
 
 
 def test_what_cannot_be_data_or_a_model_is_said():

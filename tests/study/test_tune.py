@@ -188,10 +188,10 @@ def test_spaces_that_cannot_be_are_refused_before_training(tmp_path, space, mess
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        ("margin=2|b", "margin='b'.*a number is called for"),
+        ("margin=2|b", "margin='b'.*expected a finite number"),
         ("margin=2|nan", "margin nan, but a finite number is called for"),
         ("lambda1=0.1|0.2,margin=1|-1", "not negative"),
-        ("margin=1|2,optim.lr=0.1|fast", "optim.lr: expected a number, got 'fast'"),
+        ("margin=1|2,optim.lr=0.1|fast", "optim.lr: expected a number in .*, got 'fast'"),
     ],
 )
 def test_every_value_is_checked_before_anything_is_stored(tmp_path, space, sampler, message):
