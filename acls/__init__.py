@@ -12,8 +12,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "Predictions": "acls.predictions",
-    "compare": "acls.front",
-    "fit": "acls.front",
+    **dict.fromkeys(("apply", "calibrate", "compare", "evaluate", "fit", "write_report"), "acls.front"),
     "Suite": "acls.metrics",
     "effective_label": "acls.losses",
     "make_loss": "acls.losses",
@@ -38,4 +37,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    registries = (importlib.import_module(f"acls.{name}").REGISTRY for name in ("losses", "calibrators"))
+    return sorted({*__all__, *(name for registry in registries for name in registry)})

@@ -1,20 +1,31 @@
-"""Studies and runs in Python: ``acls.compare(model=..., train=..., test=...)`` and ``acls.fit(...)``."""
+"""The front door in Python: evaluate, calibrate and report arrays, compare methods on a model, fit one network."""
 
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from torch import Tensor
+
+from acls.arrays import as_tensor, scored
+from acls.calibrators import Calibrator, make_calibrator
 from acls.data import DataOptions
 from acls.data.given import fingerprint, gathered
 from acls.errors import InputError
 from acls.models.own import resolved
 from acls.options import override
+from acls.predictions import Predictions
+from acls.predictions.core import to_logits
 from acls.recipes import Recipe, find
-from acls.report.page import write
+from acls.report.page import of_file, write
+from acls.results import Result as Measured
+from acls.results import evaluate as measured
 from acls.shapes import IGNORE_INDEX
 from acls.spec import Spec
 from acls.study.engine import Here, make_engine
@@ -138,3 +149,113 @@ class Loaded:
 
     def __call__(self, options: DataOptions, seed: int) -> Any:
         return gathered(*self.parts, options=options, seed=seed, classes=self.classes, void=self.void)
+
+
+def predictions(
+    scores: Any = None,
+    labels: Any = None,
+    kind: str | None = None,
+    *,
+    confidence: Any = None,
+    correct: Any = None,
+    group: Any = None,
+    image: Any = None,
+) -> Predictions:
+    """Arrays of any library as `Predictions`: NumPy, torch, JAX, pandas, polars, lists.
+
+    ``scores`` are ``(N, K)``, for two classes also ``(N,)``, of class 1, or maps ``(N, K, H, W)``; ``labels`` class
+    ids. ``kind`` is "logits", "probs" or "log_probs": without it scores are logits, and such as could be probabilities
+    raise. Stated confidences, as of language models, are ``confidence`` and ``correct`` instead. ``group`` names the
+    part of the data that a row belongs to, ``image`` the unit whose rows are not independent.
+    """
+    if isinstance(scores, Predictions):
+        return scores
+    codes, names = (None, ()) if group is None else _codes(group)
+    if confidence is not None or correct is not None:
+        if confidence is None or correct is None or scores is not None or labels is not None:
+            raise InputError("stated confidences are confidence= and correct= together, without scores and labels")
+        right = as_tensor(correct, "correct")
+        if bool(((right != 0) & (right != 1)).any()):
+            raise InputError("correct: expected 1 where the answer was right and 0 where it was wrong")
+        stated = Predictions.of_stated(as_tensor(confidence, "confidence").float(), right, group=codes)
+        return replace(stated, group_names=names)
+    if labels is None:
+        raise InputError("expected scores and labels, or confidence= and correct=: labels are missing")
+    found, target, known = scored(scores, labels, kind)
+    if found.ndim > 2:
+        if group is not None or image is not None:
+            raise InputError("maps are grouped by their number already: pass no group= or image=")
+        return Predictions.dense(found, target, known)
+    unit = None if image is None else _codes(image)[0]
+    return Predictions(found, target.long(), known, group=codes, group_names=names, image=unit)
+
+
+def evaluate(scores: Any = None, labels: Any = None, kind: str | None = None, **settings: Any) -> Measured:
+    """Measure calibration: every metric with its interval and noise floor, and whether it is more than chance.
+
+        result = acls.evaluate(probs, y, kind="probs")
+        result["ece"], result.plot()
+
+    Arguments are those of `predictions`, then those of `acls.results.evaluate`: ``by_image``, ``compare``, ``bins``,
+    ``replicates``, ``ignore_index``. With ``group=`` the result has ``.groups``. A path is read as
+    ``acls evaluate`` does.
+    """
+    if isinstance(scores, str | Path):
+        return measured(scores, **settings)
+    own = {name: settings.pop(name) for name in ("confidence", "correct", "group", "image") if name in settings}
+    found = predictions(scores, labels, kind, **own)
+    return measured(found, **({"by_group": found.group is not None, "by_image": None} | settings))
+
+
+def calibrate(
+    scores: Any = None, labels: Any = None, kind: str | None = None, *, method: Any = "temperature", **own: Any
+) -> Calibrator:
+    """Fit a calibrator to held-out scores, and return it: ``acls.apply(calibrator, scores, kind)`` uses it.
+
+    ``method`` is written as on the command line, ``"ETS"`` or ``"Histogram(bins=20)"``; the other arguments are those
+    of `predictions`. Whether it helps, and which of several to take, is what `acls.results.recommend` says.
+    """
+    found = predictions(scores, labels, kind, **own)
+    calibrator = make_calibrator(method, **({"stated": True} if found.stated else {}))
+    return calibrator.fit(found.logits(), found.target(), group=found.image)
+
+
+def apply(calibrator: Calibrator, scores: Any, kind: str | None = None) -> Any:
+    """Calibrated probabilities as a NumPy array: ``(N, K)``, or ``(N,)`` where the scores were one per row.
+
+    One score per row is that of class 1, or a stated confidence.
+    """
+    found = as_tensor(scores)
+    one = found.ndim == 1 or (found.ndim == 2 and found.shape[1] == 1)
+    full, _, known = scored(found, found.new_zeros(len(found)).long(), kind)
+    after = calibrator(to_logits(full, known)).exp().numpy()
+    return after[:, 1] if one else after
+
+
+def write_report(
+    path: str | Path,
+    scores: Any = None,
+    labels: Any = None,
+    kind: str | None = None,
+    *,
+    title: str = "model",
+    **own: Any,
+) -> Path:
+    """Write the page of `acls report` about arrays: verdict, tables and diagrams in one HTML file; returns its path.
+
+    ``scores`` may be a dictionary of several models' scores by their names, for the same labels.
+    """
+    models = scores if isinstance(scores, Mapping) else {title: scores}
+    with tempfile.TemporaryDirectory() as folder:
+        subjects = []
+        for number, (name, one) in enumerate(models.items()):
+            file = Path(folder, f"{number}.npz")
+            predictions(one, labels, kind, **own).save(file)
+            subjects.append(replace(of_file(file, title=name), source=name))
+        write(subjects, path)
+    return Path(path)
+
+
+def _codes(column: Any) -> tuple[Tensor, tuple[str, ...]]:
+    names, codes = np.unique(np.asarray(column), return_inverse=True)
+    return torch.from_numpy(codes.astype("int64")), tuple(map(str, names))

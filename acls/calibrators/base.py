@@ -101,6 +101,17 @@ class Calibrator(Configured):
         """Whether the learned values are there."""
         return all(getattr(self, name) is not None for name in self.learned)
 
+    def __str__(self) -> str:
+        """The calibrator with the numbers it learned, where they are few: ``Temperature(temperature=1.51)``."""
+        values = {name: getattr(self, name) for name in self.learned}
+        learned = [
+            f"{name}={value.item():.4g}" for name, value in values.items() if value is not None and value.numel() == 1
+        ]
+        return f"{repr(self)[:-1]}{', ' * bool(learned and not repr(self).endswith('()'))}{', '.join(learned)})"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))  # how a notebook shows it
+
     @torch.no_grad()
     def fit(self, logits: Tensor | Batches, target: Tensor | None = None, *, group: Tensor | None = None) -> Self:
         """Learn from held-out logits and their labels, and return self.

@@ -94,13 +94,9 @@ class Gathered:
 
     def report(self, path: str | os.PathLike[str], *, meta: dict[str, str] | None = None) -> None:
         """Write the report of what was kept, one HTML file."""
-        from acls.report.page import of_file, write
+        from acls.front import write_report
 
-        with tempfile.TemporaryDirectory() as folder:
-            predictions = Path(folder) / "predictions.npz"
-            self.save(predictions, meta=meta)
-            subject = of_file(predictions, title=(meta or {}).get("loss"))
-        write([subject], Path(path))
+        write_report(path, self.predictions(meta=meta), title=(meta or {}).get("loss", "model"))
 
     def _hold(self, logits: Tensor, target: Tensor, unit: Tensor) -> None:
         at = flatten(logits, target, ignore_index=self.ignore_index)

@@ -64,6 +64,11 @@ class Suite(Tally):
             redraws=Redraws.count(batch, first) if redraw else None,
         )
 
+    def __repr__(self) -> str:
+        return (
+            f"Suite(n={self.n}, accuracy={self.bins.summary()['accuracy']:.4f}, ece={self.bins.summary()['ece']:.4f})"
+        )
+
     @property
     def n(self) -> int:
         return self.bins.n

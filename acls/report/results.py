@@ -27,7 +27,7 @@ def metric_table(result: Result) -> Table:
     titles = ["metric", "value", "debiased", "95 % interval", "noise floor", "95 % of floors"]
     table = Table(titles, optional=("95 % of floors", "noise floor"))
     for name in names(3, among=result.estimates):
-        one, floor, shown = result[name], result.floors.get(name), metric(name)
+        one, floor, shown = result.estimates[name], result.floors.get(name), metric(name)
         table.add(
             shown.title,
             shown.show(one.value),

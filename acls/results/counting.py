@@ -205,7 +205,7 @@ def evaluate(
     ``compare=True`` keeps what `differences` needs; see `Counts`.
 
     >>> p = Predictions(torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 0, 1]), kind="logits")
-    >>> round(evaluate(p)["accuracy"].value, 3)
+    >>> round(evaluate(p)["accuracy"], 3)
     0.667
     """
     if isinstance(source, str | os.PathLike):

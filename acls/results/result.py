@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from acls.errors import InputError
+from acls.errors import InputError, require
 from acls.metrics import Blocks, Suite
 from acls.metrics.catalogue import CATALOGUE, names
 from acls.metrics.decision import Decision, decide_counted
@@ -20,7 +21,7 @@ LEVEL = 0.05
 _PARTS = ("n", "debiased", "intervals", "floors", "bounds", "tests", "verdict", "unit", "notes", "groups")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """The metrics of one set of predictions, with what each is worth."""
 
@@ -71,10 +72,10 @@ class Result:
             if one.low is not None and one.high is not None
         }
 
-    def __getitem__(self, name: str) -> Estimate:
-        """The estimate of a metric: ``result["ece"].value``."""
+    def __getitem__(self, name: str) -> float:
+        """The value of a metric, as a fraction; its interval and debiased estimate are in ``estimates``."""
         try:
-            return self.estimates[name]
+            return self.estimates[name].value
         except KeyError:
             raise InputError(f"expected a metric of this result, got {name!r}: {', '.join(self.estimates)}") from None
 
@@ -94,6 +95,44 @@ class Result:
             raise InputError("a stored result has no confidences: evaluate the predictions again to choose a threshold")
         units = self.blocks if self.unit == "image" else None
         return decide_counted(self.suite.confidences, units, max_error=max_error, level=level)
+
+    def __repr__(self) -> str:
+        shown = [CATALOGUE[name].phrase(self[name]) for name in names(1, among=self.estimates)]
+        return f"Result(n={self.n}, {', '.join(shown)})"
+
+    def _repr_html_(self) -> str:
+        """The verdict and a table, as a notebook shows it."""
+        from acls.results.words import verdict
+
+        rows = []
+        for name in names(2, among=self.estimates):
+            metric, one = CATALOGUE[name], self.estimates[name]
+            ends = "" if one.low is None or one.high is None else f"{metric.show(one.low)} to {metric.show(one.high)}"
+            floor = metric.show(self.floors[name].mean) if name in self.floors else ""
+            cells = (html.escape(metric.title), metric.show(one.value), ends, floor)
+            rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+        head = "".join(f"<th>{name}</th>" for name in ("metric", "value", "95 % interval", "noise floor"))
+        text = html.escape(verdict(self).text)
+        return (
+            f"<p>{text} n = {self.n:,}</p><table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+        )
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame: a row per metric with value, debiased estimate, ends of the interval and noise floor."""
+        rows = {
+            name: (one.value, one.debiased, one.low, one.high, self.get(f"{name}_floor"))
+            for name, one in self.estimates.items()
+        }
+        columns = ["value", "debiased", "low", "high", "floor"]
+        frame: Any = require("pandas", extra="frames").DataFrame.from_dict(rows, orient="index", columns=columns)
+        return frame.astype(float).rename_axis("metric")
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the reliability diagram on ``ax``, or on a figure of its own, and return the axes."""
+        if self.suite is None:
+            raise InputError("a result that was read from a file or a store holds no sums to draw: evaluate again")
+        reliability = require("acls.report.figures.reliability", extra="plot")  # above this package, and an extra
+        return reliability.plot(self.suite.bins.reliability(), ax, cells=self.suite.confidences.cells())[1]
 
     def as_json(self) -> dict[str, Any]:
         """A plain object, as `acls evaluate --json` prints it and stores keep it; null for what is not known."""

@@ -45,11 +45,11 @@ def direction(result: Result) -> str:
 
 def _of_result(result: Result) -> Verdict:
     means = "".join(
-        f"{title} {result[name].value:.2%}, "
+        f"{title} {result[name]:.2%}, "
         for name, title in (("confidence", "mean confidence"), ("accuracy", "accuracy"))
         if name in result.estimates
     )
-    ece = result["ece"]
+    ece = result.estimates["ece"]
     size = f"ECE {ece.value:.2%}"
     if ece.debiased is not None:
         size += f", without the bias of noise {ece.debiased:.2%}"

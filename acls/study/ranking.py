@@ -125,7 +125,7 @@ def difference(
 def values_of(group: Mapping[str, Mapping[int, Record]], metric: str) -> Values:
     """The values of a metric by method and seed: debiased where all have such an estimate, else the plain ones."""
     found = {
-        method: {seed: one.result[metric] for seed, one in seeds.items() if metric in one.result.estimates}
+        method: {seed: one.result.estimates[metric] for seed, one in seeds.items() if metric in one.result.estimates}
         for method, seeds in group.items()
     }
     every = [one for seeds in found.values() for one in seeds.values()]
@@ -164,7 +164,7 @@ def _of_files(
 ) -> Ranked | None:
     results = {name: next(iter(records.values())).result for name, records in group.items()}
     sign = metric_of(metric).sign
-    order = sorted(results, key=lambda name: sign * results[name][metric].value)
+    order = sorted(results, key=lambda name: sign * results[name][metric])
     best, *others = order
     baseline = next(iter(group))
 

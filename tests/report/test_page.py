@@ -373,7 +373,7 @@ def test_a_study_shows_its_stored_numbers_and_draws_from_its_runs(tmp_path):
     run(tmp_path / "runs" / "CE-1", loss="CE()")
     Store(tmp_path, create=True).add(stored("CE", 1, run="runs/CE-1", protocol={"bins": 15}))
     (found,) = of_study(tmp_path)
-    assert found.as_is.result["ece"].value == 0.123
+    assert found.as_is.result["ece"] == 0.123
     assert found.as_is.result.suite.n == 300
     assert found.as_is.protocol == {"bins": 15}
     assert found.history

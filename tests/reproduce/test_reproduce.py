@@ -152,7 +152,7 @@ def test_table_4_is_judged_as_the_paper_measures_and_pooled_beside(tmp_path, mon
         pool.add(Batch.of(logits, target, kind="logits", ignore_index=session.data.void))
     assert float(row[6]) == pytest.approx(100 * meter.result()["ece"], abs=0.006)
     assert float(row[12]) == pytest.approx(100 * pool.result()["ece"], abs=1.0)  # of sampled pixels
-    assert float(row[5]) == pytest.approx(100 * stored.result["miou_foreground"].value, abs=0.006)
+    assert float(row[5]) == pytest.approx(100 * stored.result["miou_foreground"], abs=0.006)
 
 
 def test_the_share_of_altered_predictions_is_that_of_the_step_itself(tmp_path):

@@ -28,7 +28,7 @@ def study(shifts, seeds=4, n=1500):
 def test_pairing_narrows_the_interval_and_keeps_the_difference():
     rows, blocks = study({"a": 1.0, "b": 1.1})
     loose, tight = (difference(rows["a"], rows["b"], "ece", found) for found in (None, blocks))
-    means = [statistics.fmean(row.result["ece"].debiased for row in rows[name]) for name in ("a", "b")]
+    means = [statistics.fmean(row.result.estimates["ece"].debiased for row in rows[name]) for name in ("a", "b")]
     assert tight.value == loose.value == pytest.approx(means[0] - means[1])
     assert tight.high - tight.low < 0.7 * (loose.high - loose.low)
 

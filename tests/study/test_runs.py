@@ -46,8 +46,8 @@ def test_rows_hold_the_numbers_of_the_predictions_behind_them(finished):
         summary = Suite.of(p.scores, p.labels, kind=p.kind).summary()
         assert row.n == len(p)
         for name in ("accuracy", "ece", "aece", "nll"):
-            assert row.result[name].value == pytest.approx(summary[name], abs=1e-12)
-        ece, floor = row.result["ece"], row.result.floors["ece"]
+            assert row.result[name] == pytest.approx(summary[name], abs=1e-12)
+        ece, floor = row.result.estimates["ece"], row.result.floors["ece"]
         assert ece.low <= ece.debiased <= ece.value <= ece.high
         assert 0 < floor.mean < floor.high
         assert 0 <= row.result.p <= 1
@@ -58,8 +58,8 @@ def test_temperature_keeps_accuracy_and_was_fitted_on_validation_only(finished):
     for (method, seed, posthoc), row in by_key.items():
         if posthoc == "Temperature":
             before = by_key[method, seed, "none"]
-            assert row.result["accuracy"].value == before.result["accuracy"].value
-            assert row.result["nll"].value != before.result["nll"].value
+            assert row.result["accuracy"] == before.result["accuracy"]
+            assert row.result["nll"] != before.result["nll"]
             assert row.protocol["calibrated on"] == "validation"
 
 
@@ -118,7 +118,7 @@ def test_a_training_that_stops_is_told_and_the_others_go_on(tmp_path, monkeypatc
 def test_pixels_of_an_image_are_resampled_together_and_miou_is_told(tmp_path):
     run_study(plan(tmp_path, maps(), "CE", [1], "temperature"), HERE)
     as_is, calibrated = Store(tmp_path).rows()
-    assert 0 < as_is.result["miou"].value < 1
+    assert 0 < as_is.result["miou"] < 1
     assert "miou" not in calibrated.result.estimates
     assert as_is.result.unit == "image"
     p = outputs(tmp_path, as_is)

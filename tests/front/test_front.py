@@ -1,0 +1,114 @@
+"""The front door in Python: from arrays to numbers, a picture, a calibrator and a page."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import acls
+from acls.cli import main
+from acls.errors import InputError
+
+RANDOM = np.random.default_rng(0)
+LOGITS = RANDOM.normal(size=(400, 4)) * 3
+TRUE = np.exp(LOGITS / 2) / np.exp(LOGITS / 2).sum(1, keepdims=True)  # the network is overconfident by a factor of 2
+LABELS = (TRUE.cumsum(1) < RANDOM.uniform(size=(400, 1))).sum(1).clip(max=3)
+PROBS = np.exp(LOGITS) / np.exp(LOGITS).sum(1, keepdims=True)
+
+
+def test_two_lines_from_probabilities_to_a_picture():
+    pytest.importorskip("matplotlib").use("agg")
+    result = acls.evaluate(PROBS, LABELS, kind="probs")
+    axes = result.plot()
+    assert axes.lines or axes.patches
+    from matplotlib.figure import Figure
+
+    own = Figure().subplots()
+    assert result.plot(own) is own
+
+
+def test_the_numbers_are_those_of_the_command(tmp_path, capsys):
+    np.savez(tmp_path / "p.npz", probs=PROBS, labels=LABELS)
+    assert main(["evaluate", str(tmp_path / "p.npz"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    result = acls.evaluate(PROBS, LABELS, kind="probs")
+    for name in ("ece", "nll", "brier", "accuracy"):
+        assert isinstance(result[name], float)
+        assert result[name] == pytest.approx(told[name], abs=1e-6)
+    assert acls.evaluate(tmp_path / "p.npz")["ece"] == pytest.approx(result["ece"], abs=1e-9)
+
+
+def test_nothing_is_taken_for_logits_that_could_be_probabilities():
+    for ask in (acls.evaluate, acls.calibrate):
+        with pytest.raises(InputError, match='kind="probs"'):
+            ask(PROBS, LABELS)
+    with pytest.raises(InputError, match="labels are missing"):
+        acls.evaluate(PROBS, kind="probs")
+    with pytest.raises(InputError, match="got 'ec'"):
+        acls.evaluate(PROBS, LABELS, kind="probs")["ec"]
+
+
+def test_a_result_shows_itself_shortly():
+    result = acls.evaluate(PROBS, LABELS, kind="probs")
+    assert len(repr(result)) < 200
+    assert "n=400" in repr(result)
+    shown = result._repr_html_()
+    assert "Miscalibrated, overconfident" in shown
+    assert shown.count("<tr>") > 4
+    assert len(repr(result.suite)) < 100
+    frame = pytest.importorskip("pandas") and result.to_frame()
+    assert frame.loc["ece", "value"] == result["ece"]
+    assert frame.loc["ece", "low"] < result["ece"] < frame.loc["ece", "high"]
+
+
+def test_a_calibrator_finds_the_temperature_and_mends_probabilities():
+    calibrator = acls.calibrate(PROBS, LABELS, kind="probs")
+    assert str(calibrator).startswith("Temperature(temperature=")
+    assert float(calibrator.temperature) == pytest.approx(2.0, abs=0.3)
+    mended = acls.apply(calibrator, PROBS, "probs")
+    np.testing.assert_allclose(mended.sum(1), 1, rtol=1e-5)
+    assert acls.evaluate(mended, LABELS, kind="probs")["ece"] < acls.evaluate(PROBS, LABELS, kind="probs")["ece"] / 2
+
+
+@pytest.mark.parametrize("method", ["isotonic", "platt", "beta", "histogram"])
+def test_stated_confidences_end_to_end(method):
+    """The ECE of stated confidences is that of "the answer is right", which folding to a top label had hidden."""
+    confidence = RANDOM.uniform(0.3, 1.0, 2000)
+    correct = RANDOM.uniform(size=2000) < confidence - 0.2
+    task = np.where(confidence > 0.6, "maths", "law")
+    before = acls.evaluate(confidence=confidence, correct=correct, group=task)
+    assert before["ece"] == pytest.approx(0.2, abs=0.04)
+    assert before.groups.keys() == {"maths", "law"}
+    calibrator = acls.calibrate(confidence=confidence, correct=correct, method=method)
+    after = acls.apply(calibrator, confidence, "probs")
+    assert after.shape == (2000,)
+    assert acls.evaluate(confidence=after, correct=correct)["ece"] < 0.05
+    with pytest.raises(InputError, match="1 where the answer was right"):
+        acls.evaluate(confidence=confidence, correct=confidence)
+
+
+def test_binary_scores_need_no_second_column():
+    p, y = PROBS[:, 0], (LABELS == 0).astype(float)
+    two = acls.evaluate(np.stack([1 - p, p], 1), y.astype(int), kind="probs")
+    assert acls.evaluate(p, y, kind="probs")["ece"] == pytest.approx(two["ece"], abs=1e-6)
+    assert acls.apply(acls.calibrate(p, y, kind="probs"), p, "probs").shape == (400,)
+
+
+def test_the_page_of_arrays(tmp_path):
+    page = acls.write_report(tmp_path / "page.html", {"sharp": PROBS, "mended": TRUE}, LABELS, kind="probs")
+    text = page.read_text(encoding="utf-8")
+    assert "sharp" in text
+    assert "mended" in text
+    assert str(tmp_path) not in text
+
+
+def test_dir_lists_what_there_is():
+    assert {"evaluate", "calibrate", "write_report", "ACLS", "MbLS", "Temperature", "losses"} <= set(dir(acls))
+    assert repr(acls.make_loss("ACLS(margin=6)")) == "ACLS(margin=6.0)"
+
+
+def test_maps_are_rows_of_their_images():
+    scores, labels = torch.randn(6, 3, 5, 5), torch.randint(3, (6, 5, 5))
+    assert acls.evaluate(scores, labels).n == 150
+    assert acls.evaluate(scores, labels).unit == "image"
