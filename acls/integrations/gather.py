@@ -96,7 +96,7 @@ class Gathered:
         """Write the report of what was kept, one HTML file."""
         from acls.front import write_report
 
-        write_report(path, self.predictions(meta=meta), title=(meta or {}).get("loss", "model"))
+        write_report(Path(path), self.predictions(meta=meta), title=(meta or {}).get("loss", "model"))
 
     def _hold(self, logits: Tensor, target: Tensor, unit: Tensor) -> None:
         at = flatten(logits, target, ignore_index=self.ignore_index)

@@ -36,7 +36,7 @@ def lines_of(subjects: Sequence[Subject]) -> list[Line]:
         return [value for one in found if (value := one.result.get(name)) is not None]
 
     def spans(found: Sequence[Record]) -> Spans:
-        eces = [one.result["ece"] for one in found if one.result.get("ece") is not None]
+        eces = [one.result.estimates["ece"] for one in found if one.result.get("ece") is not None]
         return [(one.value, one.low, one.high) for one in eces]
 
     lines = []
