@@ -34,7 +34,10 @@ def hold(path: str | os.PathLike[str], *, wait: bool = False) -> Iterator[None]:
     if key in _held:
         yield
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder {path.parent}: {error.strerror}; pass another --out") from error
     with open(path, "a+", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -9,7 +9,6 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import acls
-from acls.metrics.intervals import noise_floor
 
 torch.manual_seed(0)
 images, labels = (torch.tensor(part) for part in load_digits(return_X_y=True))
@@ -32,9 +31,10 @@ model.eval()
 with torch.no_grad():
     val_logits, test_logits = (model(part.tensors[0]) for part in (val, test))
 val_labels, test_labels = val.tensors[1], test.tensors[1]
-suite = acls.Suite.of(test_logits, test_labels)
-found, floor = suite.summary(), noise_floor(suite)["ece"]
-print(f"accuracy {found['accuracy']:.2%}  ECE {found['ece']:.2%}  (a calibrated model would show {floor.mean:.2%})")
+found = acls.evaluate(test_logits, test_labels, kind="logits")
+print(
+    f"accuracy {found['accuracy']:.2%}  ECE {found['ece']:.2%}  (a calibrated model would show {found.floors['ece'].mean:.2%})"
+)
 
 # Fix by one temperature, fitted on the validation images.
 temperature = acls.Temperature().fit(val_logits, val_labels)

@@ -90,7 +90,7 @@ def test_json_is_all_that_is_printed(tmp_path, capsys):
     steps = {
         "train": ["digits_cnn", *short, "--out", str(run)],
         "predict": [str(run), "--part", "val", "--out", str(tmp_path / "val.npz")],
-        "calibrate": [str(tmp_path / "val.npz"), "--out", str(tmp_path / "calibrator.safetensors")],
+        "calibrate": [str(tmp_path / "val.npz"), "--force", "--out", str(tmp_path / "calibrator.safetensors")],
         "apply": [str(tmp_path / "calibrator.safetensors"), str(tmp_path / "val.npz"), str(tmp_path / "new.npz")],
         "doctor": [str(tmp_path / "new.npz")],
         "recipes": ["digits_cnn"],

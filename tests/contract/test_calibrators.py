@@ -214,7 +214,7 @@ def test_bad_input_is_refused_with_a_reason(name, data):
     logits, target = data
     with pytest.raises(InputError, match="NaN or infinity"):
         fitted(name, torch.full_like(logits, torch.nan), target)
-    with pytest.raises(InputError, match=r"outside 0\.\.3"):
+    with pytest.raises(InputError, match=r"classes are 0\.\.3"):
         fitted(name, logits, target + 10)
     with pytest.raises(InputError, match="nothing to fit to"):
         fitted(name, logits, torch.full_like(target, -100))

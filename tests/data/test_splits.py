@@ -65,5 +65,5 @@ def test_ten_of_each_class_validate_and_the_rest_tests():
 
 
 def test_a_share_of_one_is_refused():
-    with pytest.raises(InputError, match="0 <= share < 1"):
+    with pytest.raises(InputError, match=r"share in \[0, 1\), got 1\.0"):
         hold_out(LABELS, 1.0)

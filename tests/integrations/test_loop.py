@@ -99,7 +99,7 @@ def test_a_missing_validation_set_is_told():
 def test_samples_are_numbered_in_tuples_and_dicts():
     assert Indexed([("a", 1), ("b", 0)])[1] == ("b", 0, 1)
     assert Indexed([{"x": "a"}])[0] == {"x": "a", "index": 0}
-    with pytest.raises(InputError, match="a sample is a str"):
+    with pytest.raises(InputError, match="got str"):
         Indexed(["a"])[0]
 
 

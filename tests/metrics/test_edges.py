@@ -103,7 +103,7 @@ def test_what_cannot_be_counted_is_told():
         Suite.of(logits, labels, kind="logit")
     with pytest.raises(InputError, match="soft labels"):
         Suite.of(logits, logits.softmax(1))
-    with pytest.raises(InputError, match=r"outside 0\.\.2: pass ignore_index=7"):
+    with pytest.raises(InputError, match=r"classes are 0\.\.2: pass ignore_index=7"):
         Suite.of(logits, labels + 7)
     with pytest.raises(InputError, match="shape"):
         Suite.of_triples(torch.rand(3), torch.zeros(4).long(), torch.zeros(3).long())

@@ -122,10 +122,11 @@ def test_a_table_sorts_by_pointer_and_by_keyboard(open_page):
     assert names == sorted(names, key=str.lower)
 
 
-def test_hovering_a_bar_tells_its_count_and_interval(open_page, subjects):
+def test_hovering_a_bar_tells_its_count_and_interval(open_page):
     page = open_page()
     choose(page, "calm")
-    suite = subjects[2].as_is.suite
+    p = predictions(n=800, sharpness=1.0)
+    suite = Suite.of(p.scores, p.labels)
     count = suite.bins.samples[suite.bins.samples > 0]
     bars = page.locator("#diagram .slot")
     assert bars.count() == len(count)

@@ -235,7 +235,6 @@ def test_compare_prints_the_table_and_where_the_report_is(finished, capsys):
     assert main([*command, *settings]) == 0
     out = capsys.readouterr().out
     assert "ACLS(margin=4.0)  Temperature" in out
-    assert "floor %" in out
     assert f"report: {finished / 'report.html'}" in out
     assert "Holm" in out
     assert (finished / "report.html").read_text().startswith("<!doctype html>")

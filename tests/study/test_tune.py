@@ -208,7 +208,7 @@ def test_both_ends_of_a_range_are_checked(tmp_path):
 @pytest.mark.parametrize("below", ["", "deeper"])
 def test_a_file_in_the_folders_place_is_named(tmp_path, below):
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"cannot make the search's folder .*file.*another --out"):
+    with pytest.raises(InputError, match=r"cannot make the folder .*file.*another --out"):
         tune(search(tmp_path / "file" / below), HERE)
 
 
@@ -241,7 +241,7 @@ def test_the_command_prints_the_trials_and_draws_the_front(tmp_path, capsys, mon
     assert main(command) == 0
     out = capsys.readouterr().out
     assert "margin=9" in out
-    assert "acls train digits_cnn --loss ACLS --loss.margin" in out
+    assert "acls train digits_cnn --loss ACLS --loss.margin" in " ".join(out.split())
     assert (tmp_path / "front.png").stat().st_size > 1000
     assert main([*command, "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["trials"]) == 2
@@ -249,4 +249,4 @@ def test_the_command_prints_the_trials_and_draws_the_front(tmp_path, capsys, mon
 
 def test_accuracy_floor_is_a_fraction(capsys):
     assert main(["tune", "digits_cnn", "--space", "margin=1|2", "--accuracy-floor", "95"]) == 2
-    assert "fraction" in capsys.readouterr().err
+    assert "--accuracy-floor: expected a number in [0, 1], got '95'" in capsys.readouterr().err
