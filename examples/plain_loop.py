@@ -32,9 +32,8 @@ with torch.no_grad():
     val_logits, test_logits = (model(part.tensors[0]) for part in (val, test))
 val_labels, test_labels = val.tensors[1], test.tensors[1]
 found = acls.evaluate(test_logits, test_labels, kind="logits")
-print(
-    f"accuracy {found['accuracy']:.2%}  ECE {found['ece']:.2%}  (a calibrated model would show {found.floors['ece'].mean:.2%})"
-)
+floor = found.floors["ece"].mean
+print(f"accuracy {found['accuracy']:.2%}  ECE {found['ece']:.2%}  (a calibrated model would show {floor:.2%})")
 
 # Fix by one temperature, fitted on the validation images.
 temperature = acls.Temperature().fit(val_logits, val_labels)

@@ -111,7 +111,7 @@ def test_what_cannot_be_counted_is_told():
         Suite.of_triples(torch.tensor([0.5, 1.5]), torch.zeros(2).long(), torch.zeros(2).long())
     with pytest.raises(InputError, match="row 1 holds NaN"):
         Suite.of_triples(torch.tensor([0.5, torch.nan]), torch.zeros(2).long(), torch.zeros(2).long())
-    with pytest.raises(InputError, match="bins is 0"):
+    with pytest.raises(InputError, match="expected 1 to 10000 bins, got 0"):
         Bins.of(logits, labels, bins=0)
     with pytest.raises(InputError, match=r"n_classes is 3 in one, 4 in the other"):
         Suite.of(logits, labels) + Suite.of(*logits_and_labels(5, 4))

@@ -178,7 +178,7 @@ def test_choosing_method_seed_and_calibration_changes_what_is_shown(open_page, s
     for (method, state), text in shown.items():
         one = next(subject for subject in subjects if subject.method == method)
         found = one.states[state != "as it is"]
-        assert text == f"{100 * found.result['ece'].value:.2f} %"
+        assert text == f"{100 * found.result['ece']:.2f} %"
     page.select_option("#method", label="ACLS(margin=6.0)")
     assert page.locator("#seed").is_visible()
     page.select_option("#seed", label="2")
