@@ -25,6 +25,8 @@ from acls.study.ranking import resamples_of
 from acls.study.runs import detailed
 from acls.study.store import NAME, Row, Store
 
+PLACES = (("data", "root"), ("model", "weights"))
+"""Settings of a recipe that hold paths."""
 HALF = 60_000.0
 """Scores up to here are kept in half precision, whose largest number is 65,504."""
 
@@ -81,12 +83,11 @@ def _refuse_links(run: RunFiles) -> None:
 
 
 def _public(row: Row) -> Row:
-    recipe = row.settings.get("recipe", {})
-    data = recipe.get("data", {})
-    if not data.get("root"):
-        return row
-    named = {**data, "root": PurePath(data["root"]).name}
-    return replace(row, settings={**row.settings, "recipe": {**recipe, "data": named}})
+    recipe = dict(row.settings.get("recipe", {}))
+    for part, name in PLACES:
+        if path := recipe.get(part, {}).get(name):
+            recipe[part] = {**recipe[part], name: PurePath(path).name}
+    return replace(row, settings={**row.settings, "recipe": recipe}) if recipe else row
 
 
 def _small_files(run: RunFiles) -> dict[str, bytes]:
@@ -94,10 +95,13 @@ def _small_files(run: RunFiles) -> dict[str, bytes]:
     if recipe is None:  # a row without a run, which is all there is
         return {}
     found = {name: content for name in (METRICS, SUMMARY) if (content := run.read(name)) is not None}
-    root = recipe.data.root
+    for part, name in PLACES:
+        options = getattr(recipe, part)
+        if path := getattr(options, name):
+            recipe = replace(recipe, **{part: replace(options, **{name: PurePath(path).name})})
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, RECIPE)
-        save_recipe(replace(recipe, data=replace(recipe.data, root=root and PurePath(root).name)), file)
+        save_recipe(recipe, file)
         found[RECIPE] = file.read_bytes()
     environment = run.read(ENVIRONMENT)
     if environment is not None:

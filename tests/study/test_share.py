@@ -71,9 +71,11 @@ def test_no_file_tells_where_the_study_or_the_data_was(study, tmp_path):
     place = "/home/somebody/private/cifar10_train.zip"
     for row in rows:
         row.settings["recipe"]["data"]["root"] = place
+        row.settings["recipe"]["model"]["weights"] = place
     Store(study).add(*rows)
     for recipe in study.glob("runs/*/recipe.yaml"):
-        recipe.write_text(recipe.read_text().replace("root: null", f"root: {place}"))
+        text = recipe.read_text().replace("root: null", f"root: {place}")
+        recipe.write_text(text.replace("weights: null", f"weights: {place}"))
     for environment in study.glob("runs/*/environment.json"):
         told = json.loads(environment.read_text())
         told["command"] = [
