@@ -1,6 +1,7 @@
 """Copy a study without its weights, small enough to send or to publish: the page, tables and figures come out of it.
 
-Outputs are kept in half precision, numbers as they were measured, and of where the data was only the file's name.
+Outputs are kept in half precision, numbers as they were measured, and of paths only the file's name. Runs that finished
+since are added to a copy by the same command; nothing in it is replaced.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ examples:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument("study", metavar="STUDY", help="folder that acls compare wrote")
-    parser.add_argument("out", metavar="OUT", help="folder for the copy")
+    parser.add_argument("out", metavar="OUT", help="folder for the copy: a new one, or one to add runs to")
     parser.add_argument(
         "--no-outputs",
         action="store_true",
@@ -33,10 +34,12 @@ def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from acls.study.share import share
+    from acls.study.store import Store
 
-    count = share(args.study, args.out, outputs=not args.no_outputs)
+    added = share(args.study, args.out, outputs=not args.no_outputs)
+    count = len({row.run for row in Store(args.out).rows()})
     size = sum(file.stat().st_size for file in Path(args.out).rglob("*") if file.is_file())
-    said = f"{count} runs, {size / 1e6:.1f} MB: {args.out}; acls report {args.out} writes the page"
+    said = f"{count} runs ({added} new), {size / 1e6:.1f} MB: {args.out}; acls report {args.out} writes the page"
     if args.json or not args.quiet:
-        say(args, {"folder": args.out, "runs": count, "bytes": size}, said)
+        say(args, {"folder": args.out, "runs": count, "added": added, "bytes": size}, said)
     return 0

@@ -223,7 +223,7 @@ def calibrator_name(calibrator: Calibrator | None) -> str:
 
 def _blank(cell: Cell, calibrator: Calibrator | None) -> Row:
     """The row of a cell before anything is measured."""
-    settings = {"recipe": to_plain(cell.recipe)}
+    settings = {"recipe": to_plain(cell.recipe), "loss": cell.recipe.loss.build().settings()}
     name, told = cell.recipe.name, protocol(cell.recipe)
     empty = Result(0, {})
     return Row(
@@ -272,43 +272,49 @@ def _after(run: RunFiles, posthoc: str, predictions: Predictions) -> Predictions
     return predictions.calibrated(calibrator)
 
 
-def _check_settings(cells: Sequence[Cell], rows: Sequence[Row]) -> None:
+def refuse_other_settings(rows: Sequence[Row], stored: Iterable[Row], study: str, remedy: str) -> None:
+    """Raise where a study has stored runs of the same recipe with other settings than these rows."""
+    by_method = {(row.recipe, row.method): row for row in rows}
+    by_recipe = {row.recipe: row for row in reversed(rows)}
+    for old in stored:
+        same = by_method.get((old.recipe, old.method))
+        new = same or by_recipe.get(old.recipe)
+        if new is None:
+            continue
+        # What the method itself decides on can only be compared with the same method's.
+        free = set() if same else decided_by(new.method) | decided_by(old.method)
+        _refuse_other_recipe(from_plain(Recipe, old.settings["recipe"]), new, free, study, remedy)
+        if same:
+            _refuse_other_loss(old, new, study, remedy)
+
+
+def _check_settings(cells: Sequence[Cell], stored: Sequence[Row]) -> None:
     """Raise where the folder holds runs with other settings, before anything is trained."""
-    by_method = {cell.method: cell for cell in cells}
+    study, remedy = f"the study in {cells[0].folder}", "pass the same settings to go on with it, or another --out"
     for cell in cells:
         if cell.path.recipe.exists():
-            _refuse_other(load_recipe(cell.path.recipe), cell, set())
-    for row in rows:
-        if row.recipe == cells[0].recipe.name:
-            # What the method itself decides on can only be compared with the same method's.
-            same = by_method.get(row.method)
-            free = set() if same else decided_by(cells[0].method) | decided_by(row.method)
-            _refuse_other(from_plain(Recipe, row.settings["recipe"]), same or cells[0], free)
-            if same is not None:
-                _refuse_other_loss(row, same)
+            _refuse_other_recipe(load_recipe(cell.path.recipe), _blank(cell, None), set(), study, remedy)
+    refuse_other_settings([_blank(cell, None) for cell in cells], stored, study, remedy)
 
 
-def _refuse_other(theirs: Recipe, cell: Cell, free: set[str]) -> None:
-    there, here = flat(to_plain(theirs)), flat(to_plain(cell.recipe))
-    for name in here:
-        if not {name, name.split(".")[0]} & (_FREE | free) and there.get(name) != here[name]:
-            if name == "model.source":
-                raise InputError(
-                    f"the source of {cell.recipe.model.name} has changed since the study in {cell.folder} began: "
-                    "restore it, or pass another --out"
-                )
+def _refuse_other_recipe(recipe: Recipe, row: Row, free: set[str], study: str, remedy: str) -> None:
+    before, now = flat(to_plain(recipe)), flat(row.settings["recipe"])
+    for name in now:
+        if {name, name.split(".")[0]} & (_FREE | free) or before.get(name) == now[name]:
+            continue
+        if name == "model.source":
             raise InputError(
-                f"the study in {cell.folder} has runs with {name} {there.get(name)}, but {here[name]} came: "
-                "pass the same settings to go on with it, or another --out"
+                f"the source of {recipe.model.name} has changed since {study} began: restore it, or {remedy}"
             )
+        raise InputError(f"{study} has runs with {name} {before.get(name)}, got {now[name]}: {remedy}")
 
 
-def _refuse_other_loss(row: Row, cell: Cell) -> None:
+def _refuse_other_loss(old: Row, new: Row, study: str, remedy: str) -> None:
     """Raise where the stored method has the same name with other settings: a default has changed since."""
-    there, here = flat(row.settings["loss"]), flat(cell.recipe.loss.build().settings())
-    for name in there.keys() & here.keys() - {"ignore_index"}:
-        if there[name] != here[name]:
+    before, now = flat(old.settings["loss"]), flat(new.settings["loss"])
+    for name in before.keys() & now.keys() - {"ignore_index"}:
+        if before[name] != now[name]:
             raise InputError(
-                f"the study in {cell.folder} has {row.method} with {name}={there[name]}, but it is now {here[name]}: "
-                f"write {name} out in --methods, or pass another --out"
+                f"{study} has {old.method} with {name}={before[name]}, but it is now {now[name]}: write {name} out in "
+                f"--methods, or {remedy}"
             )

@@ -1,12 +1,13 @@
 """A study to send or publish in two files: all that tables, figures and the page are made of, without weights.
 
-Private paths are left out: where the data was is reduced to the name of the file or folder.
+Paths of data, weights and of a model's own file are reduced to the name of the file or folder.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any
@@ -15,38 +16,55 @@ import torch
 from torch import Tensor
 
 from acls.errors import InputError
+from acls.models.own import is_own
+from acls.options import from_plain, to_plain
 from acls.predictions import Predictions
-from acls.recipes import save_recipe
+from acls.recipes import Recipe, save_recipe
 from acls.results.details import Details
 from acls.results.keeping import save
-from acls.storage import save_tensors
-from acls.study.files import ENVIRONMENT, METRICS, OUTPUTS, RECIPE, SUMMARY, RunFiles, calibrator_file, kept_file
+from acls.storage import load_tensors, save_tensors
+from acls.study.files import (
+    ENVIRONMENT,
+    METRICS,
+    OUTPUTS,
+    RECIPE,
+    SUMMARY,
+    RunFiles,
+    calibrator_file,
+    kept_file,
+    shared_files,
+)
 from acls.study.ranking import resamples_of
-from acls.study.runs import detailed
+from acls.study.runs import detailed, refuse_other_settings
 from acls.study.store import NAME, Row, Store
 
-PLACES = (("data", "root"), ("model", "weights"))
-"""Settings of a recipe that hold paths."""
+PLACES = ("data.root", "model.weights", "model.name")
+"""Settings of a recipe that hold paths, the last one of a file with the user's own model."""
 HALF = 60_000.0
 """Scores up to here are kept in half precision, whose largest number is 65,504."""
 
 
 def share(folder: str | Path, out: str | Path, *, outputs: bool = True) -> int:
-    """Write a study into another folder, as a store and a file of test outputs, and return how many runs it has.
+    """Add the finished runs of a study to a shared one in another folder, and return how many were not there yet.
 
-    The store has the numbers as they were measured and, of each run, its recipe, its curve, its summary and its
-    calibrators; the outputs are in half precision. Without outputs there are the metrics on resampled test samples,
-    from which differences have their intervals all the same. A study that was shared before is converted.
-    A run outside of the study's folder, and a link, is refused. What is there already is written anew.
+    A shared study is a store and a file of test outputs. The store has the numbers as they were measured and, of each
+    run, its recipe, its curve, its summary and its calibrators; the outputs are in half precision. Without outputs
+    there are the metrics on resampled test samples, from which differences have their intervals all the same. A study
+    that was shared before may be shared again.
+
+    Nothing is replaced: a run that is there with the same numbers stays as it is, one with other numbers is refused, as
+    are runs of other settings, runs outside of the study's folder and links.
     """
     store, out = Store(folder), Path(out)
     if out.resolve() == store.folder.resolve():
         raise InputError(f"{out} is the study itself: name another folder to share it in")
-    rows = store.rows()
+    rows = [_public_row(row) for row in store.rows()]
     if not rows:
         raise InputError(f"{folder} is the folder of a study that has no finished run yet")
     if not (out / NAME).exists() and out.is_dir() and any(out.iterdir()):
         raise InputError(f"{out} holds other files: name a new folder, or one that a study was shared in before")
+    there = Store(out).rows() if (out / NAME).exists() else []
+    _refuse_conflicts(rows, there, out)
     runs = {row.run: RunFiles(store.folder, row.run) for row in rows if row.run}
     for run in runs.values():
         _refuse_links(run)
@@ -55,21 +73,37 @@ def share(folder: str | Path, out: str | Path, *, outputs: bool = True) -> int:
         content = row.run and runs[row.run].read(calibrator_file(row.posthoc))
         if content:
             files[row.run, calibrator_file(row.posthoc)] = content
-    tensors: dict[str, Tensor] = {}
+    kept = shared_files(out)
+    tensors = load_tensors(out / OUTPUTS)[0] if (out / OUTPUTS).is_file() else {}
     if outputs:
         for name, run in runs.items():
-            if run.has_outputs():
+            if run.has_outputs() and (name, OUTPUTS) not in kept:
                 files[name, OUTPUTS] = json.dumps(_add(tensors, name, run.test())).encode()
     else:
         for row in detailed(store.folder, rows):
             if resamples_of(row) is not None:
                 files[row.run, kept_file(row.posthoc)] = _resamples(row)
     shared = Store(out, create=True)
-    shared.add(*map(_public, rows))
-    shared.add_files(files)
     if tensors:
         save_tensors(out / OUTPUTS, tensors, {"acls": "outputs"})
-    return len(dict.fromkeys(row.run for row in rows))
+    known = {row.key for row in there}
+    shared.add_files({**files, **kept})
+    shared.add(*(row for row in rows if row.key not in known))  # last: what is listed is there
+    return len({row.run for row in rows} - {row.run for row in there})
+
+
+def _refuse_conflicts(rows: Sequence[Row], there: Sequence[Row], out: Path) -> None:
+    """Raise for runs of other settings, and for a run that is there with other numbers."""
+    remedy = "share it in another folder"
+    refuse_other_settings(rows, there, str(out), remedy)
+    cells = {row.key: row for row in there}
+    runs = {row.run: row for row in there}
+    for row in rows:
+        same, owner = cells.get(row.key), runs.get(row.run)
+        if same is not None and same.result != row.result:
+            raise InputError(f"{out} has {row.method} of seed {row.seed} with other numbers: {remedy}")
+        if owner is not None and (owner.recipe, owner.method, owner.seed) != (row.recipe, row.method, row.seed):
+            raise InputError(f"{out} has another run by the name {row.run}, of {owner.method}: {remedy}")
 
 
 def _refuse_links(run: RunFiles) -> None:
@@ -82,12 +116,20 @@ def _refuse_links(run: RunFiles) -> None:
             )
 
 
-def _public(row: Row) -> Row:
-    recipe = dict(row.settings.get("recipe", {}))
-    for part, name in PLACES:
-        if path := recipe.get(part, {}).get(name):
-            recipe[part] = {**recipe[part], name: PurePath(path).name}
-    return replace(row, settings={**row.settings, "recipe": recipe}) if recipe else row
+def _public_row(row: Row) -> Row:
+    recipe = row.settings.get("recipe")
+    return replace(row, settings={**row.settings, "recipe": _public(recipe)}) if recipe else row
+
+
+def _public(recipe: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a recipe with paths reduced to the names of their files."""
+    recipe = {name: dict(part) if isinstance(part, dict) else part for name, part in recipe.items()}
+    for place in PLACES:
+        part, name = place.split(".")
+        value = recipe.get(part, {}).get(name)
+        if value and (name != "name" or is_own(value)):
+            recipe[part][name] = PurePath(value).name
+    return recipe
 
 
 def _small_files(run: RunFiles) -> dict[str, bytes]:
@@ -95,13 +137,9 @@ def _small_files(run: RunFiles) -> dict[str, bytes]:
     if recipe is None:  # a row without a run, which is all there is
         return {}
     found = {name: content for name in (METRICS, SUMMARY) if (content := run.read(name)) is not None}
-    for part, name in PLACES:
-        options = getattr(recipe, part)
-        if path := getattr(options, name):
-            recipe = replace(recipe, **{part: replace(options, **{name: PurePath(path).name})})
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, RECIPE)
-        save_recipe(recipe, file)
+        save_recipe(from_plain(Recipe, _public(to_plain(recipe))), file)
         found[RECIPE] = file.read_bytes()
     environment = run.read(ENVIRONMENT)
     if environment is not None:

@@ -74,7 +74,7 @@ def test_a_study_with_other_settings_of_a_technique_is_refused(tmp_path):
     recipe = digits(epochs=1, limit_batches=1)
     run_study(plan(tmp_path, recipe, "CE", [1]), make_engine(workers=1))
     (mixed,) = methods_of(recipe, "CutMix")
-    with pytest.raises(InputError, match=r"has runs with data.mix none, but cutmix came"):
+    with pytest.raises(InputError, match=r"has runs with data.mix none, got cutmix"):
         run_study(plan(tmp_path, mixed.recipe, "CE", [2]), make_engine(workers=1))
 
 

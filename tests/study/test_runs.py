@@ -91,13 +91,13 @@ def test_another_post_hoc_method_is_measured_without_training(finished, tmp_path
 
 
 def test_other_settings_are_refused_before_anything_is_trained(finished):
-    with pytest.raises(InputError, match=r"has runs with epochs 2, but 3 came.*--out"):
+    with pytest.raises(InputError, match=r"has runs with epochs 2, got 3.*--out"):
         run_study(cells(finished, epochs=3), HERE)
 
 
 def test_other_settings_than_those_of_a_broken_run_are_refused(tmp_path):
     run_cell(cells(tmp_path)[0])  # trained, but not stored
-    with pytest.raises(InputError, match=r"has runs with batch 64, but 32 came"):
+    with pytest.raises(InputError, match=r"has runs with batch 64, got 32"):
         run_study(cells(tmp_path, batch=32), HERE)
 
 

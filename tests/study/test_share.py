@@ -7,11 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from acls.cli import main
 from acls.errors import InputError
+from acls.options import from_plain
+from acls.recipes import Recipe, save_recipe
 from acls.report.page import of_path, render
-from acls.study.files import RunFiles
+from acls.results import Result
+from acls.study.files import RunFiles, shared_files
 from acls.study.ranking import difference, resamples_of
 from acls.study.runs import detailed, run_study
 from acls.study.share import share
@@ -170,3 +174,60 @@ def test_the_store_of_a_shared_study_holds_no_weights(study, tmp_path):
         "recipe.yaml", "metrics.csv", "summary.json", "environment.json", "calibrators/Temperature.safetensors",
         "outputs.safetensors",
     }  # fmt: skip
+
+
+def test_finished_runs_are_added_to_a_shared_study_and_nothing_is_replaced(study, tmp_path):
+    """One study shared run by run is the study shared at once."""
+    rows = Store(study).rows()
+    for seed in (1, 2):
+        part = tmp_path / f"seed {seed}"
+        Store(part, create=True).add(*(row for row in rows if row.seed == seed))
+        for run in {row.run for row in rows if row.seed == seed}:
+            shutil.copytree(study / run, part / run)
+    copy = tmp_path / "copy"
+    assert share(tmp_path / "seed 1", copy) == 2
+    assert share(tmp_path / "seed 2", copy) == 2
+    assert share(tmp_path / "seed 1", copy) == 0
+    share(study, tmp_path / "whole")
+    assert sorted(map(repr, Store(copy).rows())) == sorted(map(repr, Store(tmp_path / "whole").rows()))
+    assert shared_files(copy).keys() == shared_files(tmp_path / "whole").keys()
+    for row in rows:
+        mine, theirs = (RunFiles(place, row.run).test() for place in (copy, tmp_path / "whole"))
+        assert torch.equal(mine.scores, theirs.scores)
+        assert torch.equal(mine.labels, theirs.labels)
+    assert size(copy) < 1.1 * size(tmp_path / "whole")  # labels are there once
+
+
+def test_a_run_of_other_numbers_or_settings_is_refused_and_the_shared_study_stays(study, tmp_path):
+    copy = tmp_path / "copy"
+    share(study, copy)
+    before = {file.name: file.read_bytes() for file in copy.iterdir()}
+    first, *_ = Store(study).rows()
+    estimates = {name: replace(one, value=one.value / 2) for name, one in first.result.estimates.items()}
+    recipe = first.settings["recipe"]
+    changed = {
+        "with other numbers": replace(first, result=Result(first.n, estimates)),
+        "has runs with batch": replace(first, settings={**first.settings, "recipe": {**recipe, "batch": 7}}),
+        "by the name": replace(first, method="CE(weight=2)", result=first.result),
+    }
+    for number, (message, row) in enumerate(changed.items()):
+        other = tmp_path / str(number)
+        Store(other, create=True).add(row)
+        shutil.copytree(study / row.run, other / row.run)
+        with pytest.raises(InputError, match=message):
+            share(other, copy)
+    assert {file.name: file.read_bytes() for file in copy.iterdir()} == before
+
+
+def test_the_path_of_the_users_own_model_is_reduced_to_its_file(study, tmp_path):
+    rows = Store(study).rows()
+    model = {"name": "/home/somebody/nets/mynet.py:MyNet", "source": "0" * 32}
+    part = tmp_path / "own"
+    recipe = {**rows[0].settings["recipe"], "model": {**rows[0].settings["recipe"]["model"], **model}}
+    Store(part, create=True).add(replace(rows[0], settings={**rows[0].settings, "recipe": recipe}))
+    shutil.copytree(study / rows[0].run, part / rows[0].run)
+    save_recipe(from_plain(Recipe, recipe), part / rows[0].run / "recipe.yaml")
+    share(part, tmp_path / "copy")
+    assert Store(tmp_path / "copy").rows()[0].settings["recipe"]["model"]["name"] == "mynet.py:MyNet"
+    assert RunFiles(tmp_path / "copy", rows[0].run).recipe().model.name == "mynet.py:MyNet"
+    assert b"somebody" not in (tmp_path / "copy" / "study.sqlite").read_bytes()
