@@ -1,6 +1,7 @@
 """Imports point down only, and importing acls brings nothing that is not needed."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,11 +14,11 @@ LAYERS = [
     {"arrays", "shapes", "distributed", "modules", "hashing"},
     {"predictions", "storage", "locks"},
     {"metrics"},
-    {"losses", "calibrators", "doctor", "drift"},
+    {"losses", "calibrators"},
     {"results", "data", "models"},
     {"recipes"},
     {"train"},
-    {"study", "shift"},
+    {"study", "watch"},
     {"report"},
     {"reproduce", "front"},
     {"integrations", "cli", "__main__"},
@@ -54,6 +55,15 @@ def _imports(path: Path):
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import; write it out"
             yield node.module, eager
+
+
+def test_contributing_lists_every_layer_and_the_package_has_no_other():
+    text = (PACKAGE.parent / "CONTRIBUTING.md").read_text()
+    listed = re.search(r"Imports point down only: `(.*?)`", text, re.S)[1]
+    assert [{name.strip() for name in layer.split(",")} for layer in listed.split("<")] == [
+        layer - {"__main__"} for layer in LAYERS
+    ]
+    assert {_layer(path) for path in PACKAGE.rglob("*.py")} - {"__init__"} == set(HEIGHT)
 
 
 def test_imports_point_down_only():

@@ -15,7 +15,7 @@ from acls.cli.inputs import NAMES, add_columns, columns_of, with_progress
 from acls.cli.output import add_output, say
 
 if TYPE_CHECKING:
-    from acls.doctor import Diagnosis, Finding
+    from acls.watch.doctor import Diagnosis, Finding
 
 EXAMPLE = f"""\
 examples:
@@ -38,8 +38,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the findings; 1 if one is serious."""
-    from acls.doctor import compare, examine
     from acls.predictions import open_batches
+    from acls.watch.doctor import compare, examine
 
     def look(path: str) -> Diagnosis:
         batches = open_batches(path, columns_of(args), ignore_index=args.ignore_index, check=False)

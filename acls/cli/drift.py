@@ -22,7 +22,7 @@ from acls.errors import InputError
 from acls.options import number
 
 if TYPE_CHECKING:
-    from acls.drift import Drift, Profile
+    from acls.watch.drift import Drift, Profile
 
 EXAMPLE = f"""\
 examples:
@@ -71,8 +71,8 @@ def run(args: argparse.Namespace) -> int:
     """Print what was found; 1 for an alarm."""
     if args.out is not None and not args.out.endswith(".safetensors"):
         raise InputError(f"cannot write {args.out}: name a file that ends in .safetensors")
-    from acls.drift import compare, profile
     from acls.predictions import open_batches
+    from acls.watch.drift import compare, profile
 
     def look(path: str, *, unlabelled: bool) -> Profile:
         columns = columns_of(args)

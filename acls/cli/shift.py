@@ -21,7 +21,7 @@ from acls.options import leaves, number, override
 
 if TYPE_CHECKING:
     from acls.report.tables import Table
-    from acls.shift import Condition, Shift
+    from acls.watch.shift import Condition, Shift
 
 EXAMPLE = """\
 examples:
@@ -57,8 +57,8 @@ def run(args: argparse.Namespace) -> int:
     """Measure, and print the table."""
     severities = _severities(args.severity)
     from acls.data.corruptions import CORRUPTIONS
-    from acls.shift import is_network, of_model
     from acls.train import open_run
+    from acls.watch.shift import is_network, of_model
 
     given = settings_of(args)
     of_data = {name.removeprefix("data."): value for name, value in given.items() if name.startswith("data.")}

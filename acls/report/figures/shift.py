@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from acls.report.figures.style import PALETTE, SMALL, canvas, tidy
-from acls.shift import CLEAN, Shift
+from acls.watch.shift import CLEAN, Shift
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

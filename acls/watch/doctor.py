@@ -16,8 +16,8 @@ from torch import Tensor
 from acls.errors import InputError
 from acls.predictions import Predictions
 from acls.predictions.core import SUM_TOLERANCE, widened
-from acls.predictions.fingerprint import Fingerprint
 from acls.shapes import IGNORE_INDEX
+from acls.watch.fingerprint import Fingerprint
 
 Level = Literal["serious", "note"]
 

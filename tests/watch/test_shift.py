@@ -14,8 +14,8 @@ from acls.errors import InputError
 from acls.metrics import Suite
 from acls.models import ModelOptions
 from acls.report.figures.shift import prepare
-from acls.shift import Condition, Shift, of_model, open_network, sweep
 from acls.train import fit
+from acls.watch.shift import Condition, Shift, of_model, open_network, sweep
 from tests.train.quick import digits, maps
 
 

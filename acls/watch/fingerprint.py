@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from acls.hashing import STEP, mix64
 
 
 class Fingerprint:
@@ -59,16 +62,8 @@ class Fingerprint:
 
 
 def _hash_rows(rows: Tensor, labels: Tensor) -> NDArray[np.uint64]:
-    """A 64-bit hash of each row: a random linear form of its bits, mixed until every bit depends on every other."""
-    plain = rows.float().numpy()
-    if plain.shape[1] % 2:
-        plain = np.pad(plain, ((0, 0), (0, 1)))
-    bits = np.ascontiguousarray(plain).view(np.uint64)
-    weights = np.random.Generator(np.random.PCG64(0)).integers(0, 2**64 - 1, bits.shape[1] + 1, np.uint64) | np.uint64(
-        1
-    )
-    mixed = np.einsum("ij,j->i", bits, weights[1:]) + (labels.numpy().astype(np.uint64) + np.uint64(1)) * weights[0]
-    for shift, factor in ((33, 0xFF51AFD7ED558CCD), (33, 0xC4CEB9FE1A85EC53)):
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    hashes: NDArray[np.uint64] = mixed ^ (mixed >> np.uint64(33))
+    """A 64-bit hash of each row with its label: a random linear form of their bits, mixed."""
+    bits = torch.cat([labels[:, None], rows.float().contiguous().view(torch.int32).long()], 1)
+    weights = mix64(torch.arange(1, bits.shape[1] + 1) * STEP) | 1
+    hashes: NDArray[np.uint64] = mix64((bits * weights).sum(1)).numpy().view(np.uint64)
     return hashes

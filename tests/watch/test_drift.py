@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from acls.cli import main
-from acls.drift import (
+from acls.errors import InputError
+from acls.predictions import Predictions
+from acls.watch.drift import (
     Profile,
     _by_confidence,
     _by_threshold,
@@ -18,8 +20,6 @@ from acls.drift import (
     compare,
     profile,
 )
-from acls.errors import InputError
-from acls.predictions import Predictions
 
 
 def made(n, seed, *, sharpness=2.0, shift=0.0, classes=5):

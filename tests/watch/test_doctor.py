@@ -5,12 +5,12 @@ import re
 import numpy as np
 import pytest
 import torch
-from made import make
 
 from acls.cli import main
-from acls.doctor import compare, examine
 from acls.predictions import Columns, Predictions, open_batches
-from acls.predictions.fingerprint import Fingerprint
+from acls.watch.doctor import compare, examine
+from acls.watch.fingerprint import Fingerprint
+from tests.predictions.made import make
 
 
 def confident(n=2000, k=10, seed=0):
