@@ -16,7 +16,8 @@ from acls.errors import InputError, suggest
 ScoreKind = Literal["logits", "probs", "log_probs"]
 SCORE_KINDS: tuple[ScoreKind, ...] = get_args(ScoreKind)
 _LOOKED_AT = 256
-_TOLERANCE = 0.02
+SUM_TOLERANCE = 0.02
+"""How far the probabilities of a row may add up from 1: what rounding to half precision does to many classes."""
 
 
 def as_tensor(array: Any, name: str = "scores") -> Tensor:
@@ -48,7 +49,7 @@ def known_kind(scores: Tensor, kind: str | None) -> ScoreKind:
         raise InputError(f"kind is {kind!r}{suggest(str(kind), SCORE_KINDS)}")
     some = scores[:_LOOKED_AT].float()
     ones = torch.ones((), device=some.device) if some.ndim == 1 else some.sum(1)
-    if some.numel() and bool(((some >= 0) & (some <= 1)).all() & ((ones - 1).abs() <= _TOLERANCE).all()):
+    if some.numel() and bool(((some >= 0) & (some <= 1)).all() & ((ones - 1).abs() <= SUM_TOLERANCE).all()):
         raise InputError(
             'the scores look like probabilities, and kind is not given: pass kind="probs", or kind="logits" if they '
             "are logits that happen to lie between 0 and 1 and add up to 1"
@@ -80,18 +81,20 @@ def scored(scores: Any, labels: Any, kind: str | None = None) -> tuple[Tensor, T
             raise InputError(f"labels: expected class ids, got {float(target[target != target.round()][0]):g}")
         target = target.long()
     if found.ndim == 1:
-        found = _two_classes(found, target, known)
+        wrong = (target != 0) & (target != 1) & (target >= 0)
+        if bool(wrong.any()):
+            raise InputError(
+                f"labels: expected 0 and 1 with one score per row, got {int(target[wrong][0])}: "
+                "more classes need scores of shape (N, K)"
+            )
+        found = two_scores(found, known)
     return found, target.long() if target.dtype == torch.bool else target, known
 
 
-def _two_classes(scores: Tensor, labels: Tensor, kind: ScoreKind) -> Tensor:
-    """The scores of classes 0 and 1 from that of class 1."""
-    wrong = (labels != 0) & (labels != 1) & (labels >= 0)
-    if bool(wrong.any()):
-        raise InputError(
-            f"labels: expected 0 and 1 with one score per row, got {int(labels[wrong][0])}: "
-            "more classes need scores of shape (N, K)"
-        )
-    if kind == "log_probs":
-        raise InputError('one log-probability per row is not enough: pass probabilities, with kind="probs", or (N, 2)')
-    return torch.stack([1 - scores if kind == "probs" else torch.zeros_like(scores), scores], 1)
+def two_scores(second: Tensor, kind: str) -> Tensor:
+    """Scores ``(N, 2, *D)`` of classes 0 and 1 from those ``(N, *D)`` of class 1, as binary models give them."""
+    if kind == "logits":
+        first = torch.zeros_like(second)
+    else:
+        first = 1 - second if kind == "probs" else torch.log(-torch.expm1(second))
+    return torch.stack([first, second], 1)

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from acls.arrays import SUM_TOLERANCE
 from acls.errors import InputError, suggest
 from acls.shapes import IGNORE_INDEX, check_logits, flatten_logits
 
@@ -19,8 +20,6 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _COLUMNS = ("scores", "labels", "confidence", "predicted", "group", "image")
 
-SUM_TOLERANCE = 0.02
-"""How far the probabilities of a row may add up from 1: what rounding to half precision does to many classes."""
 ONE_TOLERANCE = 1e-3
 """How far one probability may lie above 1."""
 MULTILABEL = (

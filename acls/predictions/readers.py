@@ -11,10 +11,9 @@ import csv
 import glob
 import itertools
 import json
-import lzma
 import math
-import mmap
 import os
+import re
 import struct
 import zipfile
 import zlib
@@ -23,9 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from operator import itemgetter
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 import numpy as np
@@ -34,6 +31,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import Tensor
 
+from acls.arrays import two_scores
 from acls.errors import InputError, require
 from acls.predictions.columns import Columns, Field, Layout, Ref, resolve
 from acls.predictions.core import MULTILABEL, Kind, Predictions
@@ -41,6 +39,8 @@ from acls.shapes import IGNORE_INDEX
 from acls.storage import CHECKSUMS, checksum, damaged, open_tensors, split_checksums
 
 Array = NDArray[Any]
+Block = dict[str, list[Array]]
+"""Some rows of a file: the arrays of each role, one per name."""
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Read = Callable[[int, int], Array]
 """Reads the rows from a first to before a last one; called in the order of the rows."""
@@ -50,6 +50,7 @@ CELLS = 1 << 21
 META_KEY = b"acls"
 """Under which a parquet file holds the meta."""
 _META_BYTES = 1 << 24
+_DAMAGED = "cannot be read: the file is truncated or damaged"
 
 
 def open_batches(
@@ -63,7 +64,7 @@ def open_batches(
     """Open a file, a folder or a glob of parquet parts, or a list of files as one data set, read in slices.
 
     Iterating gives `Predictions` of at most ``rows`` rows (dense maps: ``rows`` maps); it can be done again and again.
-    Names and shapes are looked at now, values when they come, unless ``check`` is False: the first row that is wrong
+    Names and shapes are checked now, values when they are read, unless ``check`` is False: the first row that is wrong
     raises an InputError with its file and number. Rows labelled ``ignore_index`` are right, and stay.
     """
     files = _files(paths)
@@ -88,13 +89,13 @@ class Batches:
     columns: Columns
     rows: int
     n_rows: int | None
-    """How many rows (or dense maps) there are; None where only reading tells, as for text."""
+    """How many rows (or dense maps) there are; None where only reading shows it, as for text."""
     ignore_index: int
     check: bool
 
     def __iter__(self) -> Iterator[Predictions]:
         expected: tuple[Kind, int | None] | None = None
-        build = _Builder(missing=self.ignore_index)
+        build = _Builder(self.ignore_index)
         for path in self.files:
             with _open(path) as file:
                 layout = resolve(self.columns, file.fields, str(path))
@@ -116,13 +117,12 @@ class Batches:
 def load(path: str | os.PathLike[str], columns: Columns, *, ignore_index: int = IGNORE_INDEX) -> Predictions:
     """Read all of a data set into one `Predictions`; a single file of stored arrays is memory-mapped."""
     files = _files(path)
-    if len(files) == 1:
-        with _open(files[0]) as file:
-            if isinstance(file, ArrayFile):
-                layout = resolve(columns, file.fields, str(files[0]))
-                whole = _Builder(missing=ignore_index)(file.whole(layout), layout, file.meta, str(files[0]), 0)
-                whole.check(ignore_index=ignore_index, where=str(files[0]))
-                return whole
+    with _open(files[0]) as file:
+        if len(files) == 1 and isinstance(file, ArrayFile):
+            layout = resolve(columns, file.fields, str(files[0]))
+            whole = _Builder(ignore_index)(file.whole(layout), layout, file.meta, str(files[0]), 0)
+            whole.check(ignore_index=ignore_index, where=str(files[0]))
+            return whole
     parts = list(open_batches(path, columns, ignore_index=ignore_index))
     if not parts:
         raise InputError(f"{path} has no rows")
@@ -131,7 +131,7 @@ def load(path: str | os.PathLike[str], columns: Columns, *, ignore_index: int = 
 
 def _files(paths: Paths) -> tuple[Path, ...]:
     if not isinstance(paths, str | os.PathLike):
-        found = tuple(itertools.chain.from_iterable(_files(path) for path in paths))
+        found = tuple(itertools.chain.from_iterable(map(_files, paths)))
         if not found:
             raise InputError("expected at least one file, got none")
         return found
@@ -141,91 +141,95 @@ def _files(paths: Paths) -> tuple[Path, ...]:
         if not parts:
             raise InputError(f"the folder {path} has no .parquet files: name a file, or a glob in quotes")
         return parts
-    if not path.exists() and glob.has_magic(str(paths)):
-        parts = tuple(Path(name) for name in sorted(glob.glob(str(paths), recursive=True)))
-        if not parts:
-            raise InputError(f"no file matches {paths}")
-        return parts
-    if not path.exists():
+    if path.exists():
+        return (path,)
+    if not glob.has_magic(str(paths)):
         raise InputError(f"there is no file {path}")
-    return (path,)
+    parts = tuple(Path(name) for name in sorted(glob.glob(str(paths), recursive=True)))
+    if not parts:
+        raise InputError(f"no file matches {paths}")
+    return parts
 
 
-def _open(path: Path) -> DataFile:
+@contextmanager
+def _open(path: Path) -> Iterator[DataFile]:
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise InputError(f"cannot read {path}: name a file that ends in {', '.join(_READERS)}")
+    with ExitStack() as stack:
+        try:
+            file = reader(path, stack)
+        except OSError as error:
+            raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+        yield file
+
+
+@contextmanager
+def _reading(message: str) -> Iterator[None]:
+    """Turn whatever a damaged file makes the decoders raise into a sentence; the system's errors name a file."""
     try:
-        return reader(path)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+        yield
+    except Exception as error:
+        if isinstance(error, InputError) or getattr(error, "filename", None) is not None:
+            raise
+        raise InputError(f"{message} ({error})") from error
 
 
 class DataFile(ABC):
-    """An open file. Subclasses fill `fields` and `meta` when they are made; leaving the ``with`` closes it."""
+    """An open file: the names in it (`fields`), the text about it (`meta`), and its rows in slices."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, stack: ExitStack) -> None:
         self.path = path
         self.meta: dict[str, str] = {}
         self.fields: dict[str, Field] = {}
-        with ExitStack() as stack:
-            self._open_files(stack)
-            self._stack = stack.pop_all()
-
-    def __enter__(self) -> DataFile:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
+        self._open(stack)
 
     @abstractmethod
-    def _open_files(self, stack: ExitStack) -> None:
-        """Open what must be closed in the end, and find `fields` and `meta`."""
+    def _open(self, stack: ExitStack) -> None:
+        """Find `fields` and `meta`; what must be closed in the end enters the stack."""
 
     @abstractmethod
     def n_rows(self, layout: Layout) -> int | None:
-        """The number of rows, the same in all arrays of the layout; None if only reading tells."""
+        """The number of rows, the same in all arrays of the layout; None if only reading shows it."""
 
     @abstractmethod
     def n_cells(self, layout: Layout) -> int:
         """How many numbers one row of scores has."""
 
     @abstractmethod
-    def blocks(self, layout: Layout, rows: int) -> Iterator[dict[str, list[Array]]]:
-        """Yield the arrays of each role, at most ``rows`` rows at a time."""
+    def blocks(self, layout: Layout, rows: int) -> Iterator[Block]:
+        """Yield at most ``rows`` rows at a time."""
 
 
 class ArrayFile(DataFile):
     """An open file of named arrays, whose `fields` have shapes."""
 
     def n_rows(self, layout: Layout) -> int:
-        lengths = {str(ref): self._shape(ref) for refs in layout.roles.values() for ref in refs}
-        name, shape = next((str(ref), self._shape(ref)) for ref in layout.roles.get("labels", layout.main))
+        first = layout.roles.get("labels", layout.main)[0]
+        shape = self._shape(first)
         if not shape:
-            raise InputError(f"{self.path}: {name!r} is a single value: expected one value per row")
-        for other, its in lengths.items():
-            if not its or its[0] != shape[0]:
+            raise InputError(f"{self.path}: {str(first)!r} is a single value: expected one value per row")
+        for ref in itertools.chain.from_iterable(layout.roles.values()):
+            its = self._shape(ref)
+            if its[:1] != shape[:1]:
                 raise InputError(
-                    f"{self.path}: {other!r} has shape {its}, but there are {shape[0]} {name}: axis 0 holds the samples"
-                    + _axis_hint(other, its, shape[0])
+                    f"{self.path}: {str(ref)!r} has shape {its}, but there are {shape[0]} {first}: "
+                    f"axis 0 holds the samples{_axis_hint(str(ref), its, shape[0])}"
                 )
         return shape[0]
 
     def n_cells(self, layout: Layout) -> int:
         return sum(math.prod(self._shape(ref)[1:]) for ref in layout.main)
 
-    def blocks(self, layout: Layout, rows: int) -> Iterator[dict[str, list[Array]]]:
+    def blocks(self, layout: Layout, rows: int) -> Iterator[Block]:
         n = self.n_rows(layout)
         with ExitStack() as stack:
             readers = {role: [self._reader(ref, n, stack) for ref in refs] for role, refs in layout.roles.items()}
             for start in range(0, n, rows):
-                stop = min(start + rows, n)
-                yield {role: [read(start, stop) for read in some] for role, some in readers.items()}
+                yield {role: [read(start, min(start + rows, n)) for read in some] for role, some in readers.items()}
 
-    def whole(self, layout: Layout) -> dict[str, list[Array]]:
-        """All rows of each role, memory-mapped where they are stored as they are."""
+    def whole(self, layout: Layout) -> Block:
+        """All rows, memory-mapped where they are stored as they are."""
         self.n_rows(layout)
         return {role: [self._whole(ref) for ref in refs] for role, refs in layout.roles.items()}
 
@@ -239,10 +243,18 @@ class ArrayFile(DataFile):
         return (self.fields[ref.name].shape or ())[len(ref.index) :]
 
 
+def _axis_hint(name: str, shape: tuple[int, ...], n: int) -> str:
+    if len(shape) == 2 and shape[1] == n:
+        return ", so save its transpose"
+    if len(shape) == 3 and shape[1] == n:
+        return f", so name one of them, {name}[0] to {name}[{shape[0] - 1}]"
+    return ""
+
+
 class SafetensorsFile(ArrayFile):
     """The safetensors format; the library checks shapes, offsets and size, and we the checksums that we wrote."""
 
-    def _open_files(self, stack: ExitStack) -> None:
+    def _open(self, stack: ExitStack) -> None:
         with open_tensors(self.path) as file:
             self.meta, self._sums = split_checksums(file.metadata(), self.path)
             for name in file.keys():  # noqa: SIM118
@@ -253,13 +265,13 @@ class SafetensorsFile(ArrayFile):
 
         def read(start: int, stop: int) -> Array:
             nonlocal running
-            # Opened anew for each slice: pages of a map count as resident memory until it goes.
+            # Opened anew for each slice: pages of a map count as resident memory until it is closed.
             with open_tensors(self.path) as file:
                 part = file.get_slice(ref.name)[(*ref.index, slice(start, stop))]
-            if ref.name in self._sums and not ref.index:
+            if not ref.index:
                 running = checksum(part, running)
-                if stop == n and running != self._sums[ref.name]:
-                    raise damaged(self.path, ref.name)
+                if stop == n:
+                    self._compare(ref.name, running)
             return _numpy(part)
 
         return read
@@ -267,9 +279,12 @@ class SafetensorsFile(ArrayFile):
     def _whole(self, ref: Ref) -> Array:
         with open_tensors(self.path) as file:
             tensor = file.get_tensor(ref.name)
-        if ref.name in self._sums and checksum(tensor) != self._sums[ref.name]:
-            raise damaged(self.path, ref.name)
+        self._compare(ref.name, checksum(tensor))
         return np.asarray(_numpy(tensor)[ref.index])
+
+    def _compare(self, name: str, found: int) -> None:
+        if self._sums.get(name, found) != found:
+            raise damaged(self.path, name)
 
 
 def _numpy(tensor: Tensor) -> Array:
@@ -285,15 +300,13 @@ class _Member:
     dtype: np.dtype[Any]
     fortran: bool
     header: int
-    """How long its header is."""
-    offset: int | None
-    """Where the member starts in the file; None where it is compressed."""
+    """How many bytes its header has."""
 
 
 class NpzFile(ArrayFile):
     """What ``np.savez`` or ``np.savez_compressed`` wrote; object arrays, which are pickles, are refused."""
 
-    def _open_files(self, stack: ExitStack) -> None:
+    def _open(self, stack: ExitStack) -> None:
         with _reading(f"{self.path} is not a whole .npz file: truncated, or of another format"):
             self._zip = stack.enter_context(zipfile.ZipFile(self.path))
         self._members: dict[str, _Member] = {}
@@ -311,10 +324,7 @@ class NpzFile(ArrayFile):
                     continue
             if not dtype.hasobject and header + math.prod(shape) * dtype.itemsize != info.file_size:
                 raise InputError(f"{where} is damaged: {info.file_size} bytes are no array of shape {shape}, {dtype}")
-            offset = None
-            if info.compress_type == zipfile.ZIP_STORED:
-                offset = _member_start(self.path, info)
-            self._members[name] = _Member(info, shape, dtype, fortran and len(shape) > 1, header, offset)
+            self._members[name] = _Member(info, shape, dtype, fortran and len(shape) > 1, header)
             self.fields[name] = Field(shape, str(dtype), twice=names[info.filename] > 1)
 
     def n_rows(self, layout: Layout) -> int:
@@ -331,38 +341,33 @@ class NpzFile(ArrayFile):
         return self._zip.open(info)
 
     def _reader(self, ref: Ref, n: int, stack: ExitStack) -> Read:
-        member, shape = self._members[ref.name], self._shape(ref)[1:]
-        where = f"{self.path}: {ref} cannot be read: the file is truncated or damaged"
-        if member.fortran:
-            # Compressed columns have no rows to be read in order, so they are held as a whole.
-            array = self._whole(Ref(ref.name))[ref.index]
-            return lambda start, stop: _copied(array, start, stop)
+        member = self._members[ref.name]
+        if member.fortran:  # its rows do not lie one after the other
+            array = self._whole(ref)
+            return lambda start, stop: array[start:stop]
+        where, shape = f"{self.path}: {ref} {_DAMAGED}", self._shape(ref)[1:]
+        size = math.prod(shape) * member.dtype.itemsize
         with _reading(where):
             stream = stack.enter_context(self._stream(member.info))
-            before = int(np.ravel_multi_index(ref.index, member.shape[: len(ref.index)])) * n if ref.index else 0
-            stream.seek(member.header + before * math.prod(shape) * member.dtype.itemsize)
+            _npy_header(stream)  # read, not skipped: after a seek zipfile no longer compares the checksum
+            if ref.index:
+                before = int(np.ravel_multi_index(ref.index, member.shape[: len(ref.index)])) * n
+                stream.seek(before * size, os.SEEK_CUR)
 
         def read(start: int, stop: int) -> Array:
-            block: Array = np.empty((stop - start, *shape), member.dtype)
-            left = block.reshape(-1).view(np.uint8).data if block.nbytes else memoryview(b"")
             with _reading(where):
-                while left:
-                    got = stream.readinto(left)  # type: ignore[attr-defined]
-                    if not got:
-                        raise EOFError(f"it ends before row {stop}")
-                    left = left[got:]
-            return block
+                return np.frombuffer(stream.read((stop - start) * size), member.dtype).reshape(stop - start, *shape)
 
         return read
 
     def _whole(self, ref: Ref) -> Array:
-        member = self._members[ref.name]
-        where = f"{self.path}: {ref} cannot be read: the file is truncated or damaged"
-        if member.offset is None:
+        member, where = self._members[ref.name], f"{self.path}: {ref} {_DAMAGED}"
+        if member.info.compress_type != zipfile.ZIP_STORED:
             with _reading(where), self._stream(member.info) as stream:
                 return np.asarray(npy.read_array(stream, allow_pickle=False)[ref.index])
         # Copy-on-write: torch wants memory that it may write, and the file must not change.
-        raw = np.memmap(self.path, np.uint8, "c", member.offset, (member.info.file_size,))
+        with _reading(where):
+            raw = np.memmap(self.path, np.uint8, "c", _member_start(self.path, member.info), (member.info.file_size,))
         if zlib.crc32(raw.data) != member.info.CRC:
             raise InputError(where)
         values = raw[member.header :].view(member.dtype)
@@ -370,38 +375,9 @@ class NpzFile(ArrayFile):
         return mapped
 
 
-def _copied(array: Array, start: int, stop: int) -> Array:
-    """Rows of an array in the usual order; pages of a map are given back to the system."""
-    block = np.array(array[start:stop], order="C")
-    owner: Any = array
-    while owner is not None and not isinstance(owner, mmap.mmap):
-        owner = getattr(owner, "_mmap", None) or getattr(owner, "base", None)
-    if owner is not None and hasattr(mmap, "MADV_DONTNEED"):
-        owner.madvise(mmap.MADV_DONTNEED)
-    return block
-
-
-@contextmanager
-def _reading(message: str) -> Iterator[None]:
-    """Turn what a damaged file makes the decoders raise into a sentence."""
-    try:
-        yield
-    except InputError:
-        raise
-    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OverflowError) as error:
-        raise InputError(f"{message} ({error})") from error
-    except (ValueError, SyntaxError, TypeError, KeyError, RuntimeError, MemoryError) as error:  # also what is unknown
-        raise InputError(f"{message} ({error})") from error
-    except OSError as error:
-        if error.errno is not None and error.filename is not None:
-            raise
-        raise InputError(f"{message} ({error})") from error
-
-
 def _npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     version = npy.read_magic(stream)
-    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    shape, fortran, dtype = read(stream)
+    shape, fortran, dtype = (npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(stream)
     if any(size < 0 for size in shape):
         raise ValueError(f"its shape is {shape}")
     return shape, fortran, dtype
@@ -412,29 +388,17 @@ def _member_start(path: Path, info: zipfile.ZipInfo) -> int:
     with open(path, "rb") as file:
         file.seek(info.header_offset + 26)
         name, extra = struct.unpack("<HH", file.read(4))
-    start = info.header_offset + 30 + int(name) + int(extra)
-    if start + info.file_size > path.stat().st_size:
-        raise InputError(f"{path} is not a whole .npz file: truncated, or of another format")
-    return start
-
-
-def _axis_hint(name: str, shape: tuple[int, ...], n: int) -> str:
-    if len(shape) == 2 and shape[1] == n:
-        return ", so save its transpose"
-    if len(shape) == 3 and shape[1] == n:
-        return f", so name one of them, {name}[0] to {name}[{shape[0] - 1}]"
-    return ""
+    return info.header_offset + 30 + int(name) + int(extra)
 
 
 class ParquetFile(DataFile):
     """A parquet file; a row of scores is a list, a fixed-size list, or one column per class."""
 
-    def _open_files(self, stack: ExitStack) -> None:
-        arrow, parquet = require("pyarrow", extra="io"), require("pyarrow.parquet", extra="io")
-        self._errors = (arrow.ArrowException, OSError, ValueError)
-        with open(self.path, "rb"):  # a file that one may not read is told by the system's own words
+    def _open(self, stack: ExitStack) -> None:
+        parquet = require("pyarrow.parquet", extra="io")
+        with open(self.path, "rb"):  # a file that one may not read gets the system's own message
             pass
-        try:
+        with _reading(f"{self.path} is not a whole parquet file"):
             # Buffered: otherwise a whole column of a row group is read at once, and that can be the whole file.
             file = parquet.ParquetFile(
                 self.path, buffer_size=1 << 20, pre_buffer=False, page_checksum_verification=True
@@ -442,8 +406,6 @@ class ParquetFile(DataFile):
             self._file = stack.enter_context(file)
             schema = self._file.schema_arrow
             self.meta = _text_dict((schema.metadata or {}).get(META_KEY, b"{}").decode())
-        except self._errors as error:
-            raise InputError(f"{self.path} is not a whole parquet file: {error}") from error
         names = Counter(schema.names)
         self.fields = {field.name: Field(None, str(field.type), twice=names[field.name] > 1) for field in schema}
 
@@ -451,27 +413,20 @@ class ParquetFile(DataFile):
         return int(self._file.metadata.num_rows)
 
     def n_cells(self, layout: Layout) -> int:
-        refs = layout.main
-        names = {ref.name for ref in refs}
-        groups = self._file.metadata
-        if not groups.num_row_groups or not groups.num_rows:
-            return len(refs)
-        first = groups.row_group(0)
-        values = sum(
-            first.column(i).num_values
-            for i in range(first.num_columns)
-            if first.column(i).path_in_schema.split(".")[0] in names
-        )
+        names = {ref.name for ref in layout.main}
+        if not self._file.metadata.num_row_groups:
+            return len(names)
+        first = self._file.metadata.row_group(0)
+        columns = (first.column(at) for at in range(first.num_columns))
+        values = sum(column.num_values for column in columns if column.path_in_schema.split(".")[0] in names)
         return max(1, int(values) // max(1, int(first.num_rows)))
 
-    def blocks(self, layout: Layout, rows: int) -> Iterator[dict[str, list[Array]]]:
+    def blocks(self, layout: Layout, rows: int) -> Iterator[Block]:
         done = 0
         batches = self._file.iter_batches(batch_size=rows, columns=layout.names, use_threads=False)
         while True:
-            try:
+            with _reading(f"{self.path} cannot be read after row {done}"):
                 batch = next(batches, None)
-            except self._errors as error:
-                raise InputError(f"{self.path} cannot be read after row {done}: {error}") from error
             if batch is None:
                 return
             if batch.num_rows:
@@ -482,12 +437,10 @@ class ParquetFile(DataFile):
             done += batch.num_rows
 
     def _values(self, column: Any, name: str, first_row: int, per_row: int = 1) -> Array:
-        types = require("pyarrow", extra="io").types
-        kind = column.type
         if column.null_count:
             at = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
             raise InputError(f"{self.path}: row {first_row + at // per_row}: {name!r} is null")
-        if types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind):
+        if hasattr(column, "value_lengths"):  # a list, of whatever size and kind
             lengths = column.value_lengths().to_numpy(zero_copy_only=False)
             wrong = np.flatnonzero(lengths != lengths[0])
             if wrong.size:
@@ -497,7 +450,7 @@ class ParquetFile(DataFile):
                 )
             k = int(lengths[0])
             return self._values(column.flatten(), name, first_row, max(1, k)).reshape(len(column), k)
-        if types.is_dictionary(kind):
+        if hasattr(column, "dictionary_decode"):
             column = column.dictionary_decode()
         return np.asarray(column.to_numpy(zero_copy_only=False))
 
@@ -505,18 +458,14 @@ class ParquetFile(DataFile):
 class CsvFile(DataFile):
     """A text file with a header line; the separator is the one of ``, ; tab`` that the header has most of."""
 
-    def _open_files(self, stack: ExitStack) -> None:
+    def _open(self, stack: ExitStack) -> None:
         file = stack.enter_context(open(self.path, newline="", encoding="utf-8-sig"))  # noqa: SIM115
-        try:
+        with _reading(f"{self.path} is not a text file with a header line"):
             line = file.readline()
-            separator = max(",;\t", key=line.count)
-            header = next(csv.reader([line], delimiter=separator), [])
-        except (UnicodeDecodeError, csv.Error) as error:
-            raise InputError(f"{self.path} is not a text file with a header line: {error}") from error
-        if not header:
+            self._records = csv.reader(itertools.chain([line], file), delimiter=max(",;\t", key=line.count))
+            self._header = [name.strip() for name in next(self._records, [])]
+        if not self._header:
             raise InputError(f"{self.path} is empty: expected a header line with the names of the columns")
-        self._file, self._separator = file, separator
-        self._header = [name.strip() for name in header]
         self.fields = {name: Field(twice=count > 1) for name, count in Counter(self._header).items()}
 
     def n_rows(self, layout: Layout) -> None:
@@ -525,60 +474,28 @@ class CsvFile(DataFile):
     def n_cells(self, layout: Layout) -> int:
         return 8 * len(self._header)  # every column is read, and a number as text takes about eight times its room
 
-    def blocks(self, layout: Layout, rows: int) -> Iterator[dict[str, list[Array]]]:
+    def blocks(self, layout: Layout, rows: int) -> Iterator[Block]:
         done = 0
+        filled = (record for record in self._records if len(record) > 1 or "".join(record).strip())
         while True:
-            try:
-                lines = list(itertools.islice(self._file, rows))
-                block, n = self._parse(lines, layout, done)
-            except (UnicodeDecodeError, csv.Error) as error:
-                raise InputError(f"{self.path}: after row {done}: {error}") from error
-            if not lines:
+            with _reading(f"{self.path}: after row {done}"):
+                records = list(itertools.islice(filled, rows))
+            if not records:
                 return
-            if n:
-                yield block
-            done += n
+            for at, record in enumerate(records):
+                if len(record) != len(self._header):
+                    raise InputError(
+                        f"{self.path}: row {done + at}: {len(record)} values for {len(self._header)} columns: "
+                        "the file is truncated or a value holds the separator"
+                    )
+            columns = dict(zip(self._header, zip(*records, strict=True), strict=True))
+            yield {
+                role: [self._values(columns[ref.name], ref.name, role, done) for ref in refs]
+                for role, refs in layout.roles.items()
+            }
+            done += len(records)
 
-    def _parse(self, lines: list[str], layout: Layout, done: int) -> tuple[dict[str, list[Array]], int]:
-        """The columns of each role in some lines, and how many rows that is."""
-        scores = [self._header.index(ref.name) for ref in layout.roles.get("scores", ())]
-        others = {role: refs[0].name for role, refs in layout.roles.items() if role != "scores"}
-        plain = not any('"' in line for line in lines)
-        if plain:
-            records = [line.rstrip("\r\n").split(self._separator) for line in lines if line.strip()]
-        else:
-            records = self._records(lines)
-        for at, record in enumerate(records):
-            if len(record) != len(self._header):
-                raise InputError(
-                    f"{self.path}: row {done + at}: {len(record)} values for {len(self._header)} columns: "
-                    "the file is truncated or a value holds the separator"
-                )
-        block = {role: [self._column(records, name, done, role)] for role, name in others.items()}
-        if not scores or not records:
-            return block, len(records)
-        try:
-            if not plain:
-                raise ValueError
-            table = np.loadtxt(lines, delimiter=self._separator, usecols=scores, comments=None, ndmin=2)
-            block["scores"] = list(table.T)
-        except ValueError:  # the slow way finds the cell to blame
-            block["scores"] = [self._column(records, self._header[at], done, "scores") for at in scores]
-        return block, len(records)
-
-    def _records(self, lines: list[str]) -> list[list[str]]:
-        """Rows with quotes, which may hold line breaks: the last one may need more lines of the file."""
-        reader = csv.reader(itertools.chain(lines, self._file), delimiter=self._separator)
-        records = []
-        for record in reader:
-            if record:
-                records.append(record)
-            if reader.line_num >= len(lines):
-                break
-        return records
-
-    def _column(self, records: list[list[str]], name: str, first_row: int, role: str) -> Array:
-        cells = list(map(itemgetter(self._header.index(name)), records))
+    def _values(self, cells: Sequence[str], name: str, role: str, first_row: int) -> Array:
         if role in ("group", "image"):  # text even where it looks like numbers: a later row may not
             return np.array(cells)
         if role == "correct":
@@ -586,26 +503,17 @@ class CsvFile(DataFile):
         try:
             return np.array(list(map(_number, cells)))
         except ValueError:
-            at = next(at for at, cell in enumerate(cells) if not _is_number(cell))
+            at = next(at for at, cell in enumerate(cells) if not _NUMBER.fullmatch(cell))
             what = f"is {cells[at]!r}, which is not a number" if cells[at].strip() else "is empty"
             raise InputError(f"{self.path}: row {first_row + at}: {name!r} {what}") from None
 
 
 _TRUTH = {"true": "1", "false": "0", "yes": "1", "no": "0"}
+_NUMBER = re.compile(r"\s*[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|nan|inf(inity)?)\s*", re.IGNORECASE)
 
 
 def _number(cell: str) -> float:
-    if "_" in cell:  # which Python takes for a separator of thousands
-        raise ValueError
-    return float(cell)
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        _number(cell)
-    except ValueError:
-        return False
-    return True
+    return float(cell.replace("_", "?"))  # which Python would take for a separator of thousands
 
 
 _READERS: dict[str, type[DataFile]] = {
@@ -630,14 +538,12 @@ def _text_dict(text: str) -> dict[str, str]:
 class _Builder:
     """Makes `Predictions` of arrays, with the same number for the same name of a group in every slice."""
 
+    missing: int
+    """The label of all rows where the file has none."""
     names: dict[str, dict[str, int]] = field(default_factory=lambda: {"group": {}, "image": {}})
     images: int = 0
-    missing: int = IGNORE_INDEX
-    """The label of all rows where the file has none."""
 
-    def __call__(
-        self, block: dict[str, list[Array]], layout: Layout, meta: dict[str, str], where: str, row: int
-    ) -> Predictions:
+    def __call__(self, block: Block, layout: Layout, meta: dict[str, str], where: str, row: int) -> Predictions:
         columns: dict[str, Any] = {"scores": None}
         for role, arrays in block.items():
             name = ",".join(map(str, layout.roles[role][:3]))
@@ -649,11 +555,20 @@ class _Builder:
                 columns[role] = self._numbers(role, arrays[0])
             else:
                 columns[role] = _integers(arrays[0], name, where, row)
-                if role == "group" and "group_names" in meta:
-                    columns[role] = self._numbers(role, _names_of(columns[role], meta["group_names"], where))
+        if "group_names" in meta and "group" in columns:
+            try:
+                named = np.array([str(name) for name in json.loads(meta["group_names"])])[columns["group"].numpy()]
+            except (ValueError, TypeError, IndexError) as error:
+                raise InputError(f"{where}: the names of its groups do not fit the groups: {error}") from error
+            columns["group"] = self._numbers("group", named)
         if "correct" in columns:
-            columns |= _stated(columns.pop("correct"), self.missing, where, row)
-        if "labels" not in columns:
+            columns["labels"] = correct = columns.pop("correct")
+            columns["predicted"] = torch.ones_like(correct)
+            wrong = ((correct != 0) & (correct != 1) & (correct != self.missing)).nonzero()
+            if wrong.numel():
+                at = int(wrong[0, 0])
+                raise InputError(f"{where}: row {row + at}: expected 1 (correct) or 0 (wrong), got {int(correct[at])}")
+        elif "labels" not in columns:
             shape = columns["confidence"].shape if columns["scores"] is None else columns["scores"][:, 0].shape
             columns["labels"] = torch.full(shape, self.missing)
         images = len(columns["labels"])
@@ -673,38 +588,14 @@ class _Builder:
         return torch.from_numpy(np.array([known[str(name)] for name in distinct])[inverse])
 
 
-def _names_of(group: Tensor, names: str, where: str) -> Array:
-    try:
-        return np.asarray(np.array([str(name) for name in json.loads(names)])[group.numpy()])
-    except (ValueError, TypeError, IndexError) as error:
-        raise InputError(f"{where}: the names of its groups do not fit the groups: {error}") from error
-
-
-def _stated(correct: Tensor, missing: int, where: str, row: int) -> dict[str, Tensor]:
-    wrong = ((correct != 0) & (correct != 1) & (correct != missing)).nonzero()
-    if wrong.numel():
-        at = int(wrong[0, 0])
-        raise InputError(f"{where}: row {row + at}: expected 1 (correct) or 0 (wrong), got {int(correct[at])}")
-    return {"labels": correct, "predicted": torch.ones_like(correct)}
-
-
 def _scores(arrays: list[Array], name: str, layout: Layout, where: str) -> Tensor:
     for array, ref in zip(arrays, layout.roles["scores"], strict=True):
         if len(arrays) > 1 and array.ndim != 1:
             raise InputError(f"{where}: {str(ref)!r} has shape {array.shape}; of several columns each holds one class")
     scores = _floats(arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=1), name, where)
-    if scores.ndim == 1 or scores.shape[1] == 1:
-        return _two_classes(scores if scores.ndim == 1 else scores[:, 0], layout.kind)
-    return scores
-
-
-def _two_classes(second: Tensor, kind: str) -> Tensor:
-    """Scores of classes 0 and 1 from the one column or map ``(N, *D)`` that binary models give: that of class 1."""
-    if kind == "logits":
-        return torch.stack([torch.zeros_like(second), second], 1)
-    if kind == "probs":
-        return torch.stack([1 - second, second], 1)
-    return torch.stack([torch.log(-torch.expm1(second)), second], 1)
+    if scores.ndim > 1 and scores.shape[1] > 1:
+        return scores
+    return two_scores(scores if scores.ndim == 1 else scores[:, 0], layout.kind)
 
 
 def _floats(array: Array, name: str, where: str) -> Tensor:

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from acls.arrays import SUM_TOLERANCE
 from acls.errors import InputError
 from acls.predictions import Predictions
-from acls.predictions.core import SUM_TOLERANCE, widened
+from acls.predictions.core import widened
 from acls.shapes import IGNORE_INDEX
 from acls.watch.fingerprint import Fingerprint
 

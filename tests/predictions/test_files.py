@@ -16,7 +16,7 @@ from made import assert_same, make, write_csv
 from acls.errors import InputError
 from acls.predictions import KINDS, Columns, Predictions, open_batches, save_batches
 from acls.predictions.columns import Layout, Ref
-from acls.predictions.readers import NpzFile
+from acls.predictions.readers import _open
 
 FORMATS = [".npz", ".safetensors", ".parquet"]
 TEXT = [".csv", ".tsv"]
@@ -93,7 +93,7 @@ def test_a_stored_array_is_mapped_not_read_and_the_file_stays_as_it_is(tmp_path)
     np.savez(path, logits=np.zeros((1_000_000, 10), np.float32), labels=np.zeros(1_000_000, np.uint8))
     before = path.read_bytes()
     tracemalloc.start()
-    with NpzFile(path) as file:
+    with _open(path) as file:
         array = file.whole(Layout("logits", {"scores": (Ref("logits"),), "labels": (Ref("labels"),)}))["scores"][0]
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
