@@ -22,6 +22,8 @@ Seen = tuple[Tensor, Tensor, Tensor | None]
 """Logits, target and index of one call of the loss."""
 Forward = Callable[[Any], tuple[Tensor, Tensor]]
 """A batch through the model: logits and target."""
+Loaders = Callable[[str], Any]
+"""From "train" or "val" to a data loader, whose order does not matter; None where there is none."""
 
 
 def overrides(loss: Loss, hook: str) -> bool:
@@ -43,13 +45,18 @@ def find_loss(module: nn.Module) -> Loss | None:
 
 
 class LossHooks:
-    """What a loss was called with, and its hooks in their order."""
+    """What a loss was called with, and its hooks in their order.
 
-    def __init__(self, loss: Loss) -> None:
+    ``forward`` and ``loaders`` serve the losses that look at a whole split between epochs; ``way_out`` is the argument
+    that gives the validation set, for the error where there is none.
+    """
+
+    def __init__(self, loss: Loss, model: nn.Module, forward: Forward, loaders: Loaders, way_out: str) -> None:
         self.loss = loss
         self.numbered = loss.needs_index or overrides(loss, "keep_mask")
         """Whether it remembers samples by their numbers in the training set."""
         self.seen: list[Seen] = []
+        self._model, self._forward, self._loaders, self._way_out = model, forward, loaders, way_out
         self._prepared = False
         self._handles: list[Any] = []
 
@@ -72,19 +79,51 @@ class LossHooks:
         seen, self.seen = self.seen, []
         return seen
 
-    def prepare(self, *, n_train: int, n_classes: Callable[[], int]) -> None:
-        """Set up the memory, once; ``n_classes`` is asked only where there is one."""
+    def prepare(self) -> None:
+        """Set up the memory of the training set, once."""
         if not self._prepared and self.numbered:
+            dataset: Any = getattr(self._loaders("train"), "dataset", None)
+            if not hasattr(dataset, "__len__"):
+                raise InputError(
+                    f"{self.loss!r} remembers the training samples: expected one DataLoader with a data set of known "
+                    f"length, got {type(self._loaders('train')).__name__}"
+                )
             device = next((buffer.device for buffer in self.loss.buffers()), None)
-            self.loss.prepare(n_train=n_train, n_classes=n_classes())
+            self.loss.prepare(n_train=len(dataset), n_classes=next(iter(self.predict("train")))[0].shape[1])
             if device is not None:
                 self.loss.to(device)
         self._prepared = True
 
-    def start_epoch(self, now: Epoch) -> None:
+    def predict(self, split: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Logits, target and index of this process's share of a split, in eval mode, in order, none twice."""
+        loader = self._loaders(split)
+        if loader is None:
+            raise InputError(f"{self.loss!r} looks at a validation set between epochs: pass {self._way_out}")
+        numbers = range(distributed.rank(), len(loader.dataset), distributed.world())
+        own: Any = DataLoader(
+            loader.dataset,
+            batch_size=loader.batch_size or 64,
+            sampler=numbers,
+            collate_fn=loader.collate_fn,
+            num_workers=loader.num_workers,
+        )
+        training, start = self._model.training, 0
+        self._model.eval()
+        try:
+            for batch in own:
+                with torch.no_grad():
+                    logits, target = self._forward(batch)
+                index = torch.tensor(numbers[start : start + len(target)], device=target.device)
+                start += len(target)
+                yield logits.float(), target, index
+        finally:
+            self._model.train(training)
+            self.take()  # a forward that calls the loss is no training step
+
+    def start_epoch(self, number: int, total: int) -> None:
         """Before the first step of an epoch."""
         if overrides(self.loss, "start_epoch"):
-            self.loss.start_epoch(now)
+            self.loss.start_epoch(Epoch(number, total, self.predict))
         self.seen = []
 
     def observe(self) -> None:
@@ -99,10 +138,10 @@ class LossHooks:
                 )
             self.loss.observe(logits, target, index)
 
-    def end_epoch(self, now: Epoch) -> None:
+    def end_epoch(self, number: int, total: int) -> None:
         """After the last step of an epoch."""
         if overrides(self.loss, "end_epoch"):
-            self.loss.end_epoch(now)
+            self.loss.end_epoch(Epoch(number, total, self.predict))
         self.seen = []
 
     def _note(self, loss: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
@@ -114,29 +153,3 @@ class LossHooks:
 
     def _note_state(self, loss: nn.Module, state: Mapping[str, Any], prefix: str, *rest: Any) -> None:
         self._prepared = any(key.startswith(prefix) for key in state)
-
-
-def predictions_of(
-    model: nn.Module,
-    dataset: Any,
-    forward: Forward,
-    *,
-    batch: int,
-    collate: Callable[[Any], Any] | None = None,
-    workers: int = 0,
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Logits, target and index of this process's share of a data set, in eval mode, in order, none twice."""
-    numbers = range(distributed.rank(), len(dataset), distributed.world())
-    training = model.training
-    model.eval()
-    try:
-        loader: Any = DataLoader(dataset, batch_size=batch, sampler=numbers, collate_fn=collate, num_workers=workers)
-        start = 0
-        for items in loader:
-            with torch.no_grad():
-                logits, target = forward(items)
-            index = torch.tensor(numbers[start : start + len(target)], device=target.device)
-            start += len(target)
-            yield logits.float(), target, index
-    finally:
-        model.train(training)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -24,8 +24,8 @@ from torch.utils.data import DistributedSampler
 from acls.errors import InputError
 from acls.integrations import importing
 from acls.integrations.gather import KEEP, Gathered, check_file, sample_numbers
-from acls.integrations.hooks import LossHooks, find_loss, predictions_of
-from acls.losses import Epoch, Loss
+from acls.integrations.hooks import LossHooks, find_loss
+from acls.losses import Loss
 from acls.metrics.bins import BINS
 from acls.shapes import IGNORE_INDEX
 
@@ -33,7 +33,7 @@ with importing("lightning", extra="lightning"):
     from lightning.pytorch import Callback, LightningModule, Trainer
     from lightning.pytorch.utilities import rank_zero_warn
 
-_WAY_OUT = 'return {"logits": logits, "target": target} from validation_step'
+_WAY_OUT = 'Call it once, or return {"logits": logits, "target": target} from validation_step'
 
 
 class CalibrationCallback(Callback):
@@ -75,30 +75,32 @@ class CalibrationCallback(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         loss = self._loss or find_loss(pl_module)
-        if loss is not None:
-            self._hooks = LossHooks(loss)
-            self._hooks.attach()
+        if loss is None:
+            return
+
+        def through(batch: Any) -> tuple[Tensor, Tensor]:
+            with trainer.precision_plugin.forward_context():
+                return self._forward(pl_module, trainer.strategy.batch_to_device(batch))
+
+        def loaders(split: str) -> Any:
+            given = [trainer.train_dataloader] if split == "train" else _loaders(trainer.val_dataloaders)
+            return given[0] if given else None
+
+        self._hooks = LossHooks(loss, pl_module, through, loaders, "val_dataloaders to fit")
+        self._hooks.attach()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if self._hooks is not None:
             self._hooks.detach()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._hooks is None or not self._hooks.numbered:
-            return
-        dataset: Any = getattr(trainer.train_dataloader, "dataset", None)
-        if not hasattr(dataset, "__len__"):
-            raise InputError(
-                f"{self._hooks.loss!r} remembers the training samples, so it needs one DataLoader with a data set of "
-                f"known length, but {type(trainer.train_dataloader).__name__} came"
-            )
-        predict = self._predict(trainer, pl_module)
-        self._hooks.prepare(n_train=len(dataset), n_classes=lambda: next(iter(predict("train")))[0].shape[1])
-        self._hooks.loss.to(pl_module.device)
+        if self._hooks is not None:
+            self._hooks.prepare()
+            self._hooks.loss.to(pl_module.device)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._hooks is not None:
-            self._hooks.start_epoch(self._now(trainer, pl_module))
+            self._hooks.start_epoch(trainer.current_epoch, _epochs(trainer))
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -109,7 +111,7 @@ class CalibrationCallback(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._hooks is None:
             return
-        self._hooks.end_epoch(self._now(trainer, pl_module))
+        self._hooks.end_epoch(trainer.current_epoch, _epochs(trainer))
         mask = self._hooks.loss.keep_mask()
         if mask is not None and not bool(mask.all()) and not self._warned and not _honours_mask(trainer):
             rank_zero_warn(
@@ -117,40 +119,6 @@ class CalibrationCallback(Callback):
                 "sampler goes on drawing them: pass sampler=acls.data.indexed.KeptSampler(dataset, loss) to it"
             )
             self._warned = True
-
-    def _now(self, trainer: Trainer, pl_module: LightningModule) -> Epoch:
-        total = trainer.max_epochs
-        if total is None or total < 1:
-            total = math.ceil(max(trainer.estimated_stepping_batches, 1) / max(trainer.num_training_batches, 1))
-        return Epoch(trainer.current_epoch, int(total), self._predict(trainer, pl_module))
-
-    def _predict(
-        self, trainer: Trainer, pl_module: LightningModule
-    ) -> Callable[[str], Iterator[tuple[Tensor, Tensor, Tensor]]]:
-        def through(batch: Any) -> tuple[Tensor, Tensor]:
-            with trainer.precision_plugin.forward_context():
-                return self._forward(pl_module, trainer.strategy.batch_to_device(batch))
-
-        def predict(split: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-            loaders = [trainer.train_dataloader] if split == "train" else _loaders(trainer.val_dataloaders)
-            if not loaders or loaders[0] is None:
-                raise InputError(
-                    f"{self._hooks and self._hooks.loss!r} looks at the validation set between epochs: "
-                    "pass val_dataloaders to fit"
-                )
-            first = loaders[0]
-            yield from predictions_of(
-                pl_module,
-                first.dataset,
-                through,
-                batch=first.batch_size or 64,
-                collate=first.collate_fn,
-                workers=first.num_workers,
-            )
-            if self._hooks is not None:
-                self._hooks.take()  # a forward that calls the loss is no training step
-
-        return predict
 
     # -- validation --------------------------------------------------------------------------------------------------
 
@@ -187,7 +155,7 @@ class CalibrationCallback(Callback):
                 pl_module.log(f"{self.prefix}{name}{suffix}", value, rank_zero_only=False, batch_size=1)
             if which == 0:
                 self.last = whole
-        if self.save is not None and self.last is not None and trainer.is_global_zero and not trainer.sanity_checking:
+        if self.last is not None and trainer.is_global_zero and not trainer.sanity_checking:
             self.last.save(self.save, meta=self._meta(trainer))
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -198,7 +166,7 @@ class CalibrationCallback(Callback):
             self._write_report(trainer)
 
     def _write_report(self, trainer: Trainer) -> None:
-        if self.report is not None and self.last is not None and trainer.is_global_zero:
+        if self.last is not None and trainer.is_global_zero:
             self.last.report(self.report, meta=self._meta(trainer))
 
     def _meta(self, trainer: Trainer) -> dict[str, str]:
@@ -221,8 +189,8 @@ class CalibrationCallback(Callback):
             return outputs["logits"].detach(), outputs["target"]
         if len(calls) == 1:
             return calls[0][:2]
-        came = f"called its loss of acls {len(calls)} times" if calls else "called no loss of acls"
-        raise InputError(f"CalibrationCallback found no predictions: validation_step {came}. To tell them, {_WAY_OUT}")
+        got = f"called its loss of acls {len(calls)} times" if calls else "called no loss of acls"
+        raise InputError(f"CalibrationCallback found no predictions: validation_step {got}. {_WAY_OUT}")
 
     def _check_counts(self, which: int, whole: Gathered, loader: Any) -> None:
         dataset: Any = getattr(loader, "dataset", None)
@@ -239,6 +207,13 @@ class _Counted(Gathered):
     """What was gathered of one data loader, and how many samples of this process came, padding included."""
 
     seen = 0
+
+
+def _epochs(trainer: Trainer) -> int:
+    """The number of epochs, also where steps are what limits them."""
+    if trainer.max_epochs is not None and trainer.max_epochs > 0:
+        return trainer.max_epochs
+    return math.ceil(max(trainer.estimated_stepping_batches, 1) / max(trainer.num_training_batches, 1))
 
 
 def _sampler(loader: Any) -> Any:
@@ -264,7 +239,7 @@ def _honours_mask(trainer: Trainer) -> bool:
 def _plain_forward(module: LightningModule, batch: Any) -> tuple[Tensor, Tensor]:
     if not isinstance(batch, tuple | list) or len(batch) < 2:
         raise InputError(
-            f"a batch is a {type(batch).__name__}, but (x, y, ...) is called for: pass "
+            f"expected a batch (x, y, ...), got {type(batch).__name__}: pass "
             "CalibrationCallback(forward=lambda module, batch: (logits, target)) to say how to predict one"
         )
     return module(batch[0]), batch[1]

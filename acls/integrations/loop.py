@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
-from acls.errors import InputError
-from acls.integrations.hooks import LossHooks, predictions_of
-from acls.losses import Epoch, Loss
+from acls.integrations.hooks import LossHooks
+from acls.losses import Loss
 
 
 def epochs(
@@ -34,26 +34,23 @@ def epochs(
     losses that look at a whole split (CaPE, AdaFocal); by default a batch is ``(x, y, ...)`` on the CPU, moved to where
     the model is. To go on after ``start`` epochs, load the loss's state beside the model's: its memory is then kept.
     """
-    hooks = _Observing(loss)
-    through = forward or _Plain(model)
 
-    def predict(split: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        chosen = train_set if split == "train" else val_set
-        if chosen is None:
-            raise InputError(f"{loss!r} looks at a validation set after each epoch: pass val_set=")
-        yield from predictions_of(model, chosen, through, batch=batch)
+    def through(items: Any) -> tuple[Tensor, Tensor]:
+        device = next(model.parameters()).device
+        return model(items[0].to(device)), items[1].to(device)
 
+    sets = {"train": train_set, "val": val_set}
+    loaders = {name: DataLoader(chosen, batch_size=batch) for name, chosen in sets.items() if chosen is not None}
+    hooks = _Observing(loss, model, forward or through, loaders.get, "val_set=")
     hooks.attach()
     try:
         if start == 0:
-            hooks.prepare(n_train=len(train_set), n_classes=lambda: next(iter(predict("train")))[0].shape[1])
-        device = next((weight.device for weight in model.parameters()), None)
-        loss.to(device)
+            hooks.prepare()
+        loss.to(next((weight.device for weight in model.parameters()), None))
         for number in range(start, total):
-            now = Epoch(number, total, predict)
-            hooks.start_epoch(now)
+            hooks.start_epoch(number, total)
             yield number
-            hooks.end_epoch(now)
+            hooks.end_epoch(number, total)
     finally:
         hooks.detach()
 
@@ -65,14 +62,3 @@ class _Observing(LossHooks):
         if loss.training and isinstance(output, Tensor) and output.requires_grad:
             super()._note(loss, args, kwargs, output)
             self.observe()
-
-
-class _Plain:
-    """Moves ``(x, y, ...)`` to the model's device and predicts."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-
-    def __call__(self, batch: Any) -> tuple[Tensor, Tensor]:
-        weight = next(self.model.parameters())
-        return self.model(batch[0].to(weight.device)), batch[1].to(weight.device)

@@ -18,18 +18,19 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from acls.errors import InputError
 from acls.integrations import importing
 from acls.integrations.gather import KEEP, Gathered, check_file
-from acls.integrations.hooks import LossHooks, predictions_of
-from acls.losses import Epoch, Loss
+from acls.integrations.hooks import LossHooks
+from acls.losses import Loss
 from acls.metrics.bins import BINS
 from acls.shapes import IGNORE_INDEX
 from acls.storage import load_tensors, save_tensors
@@ -46,7 +47,7 @@ class Layout:
 
     def __init__(self, answers: Sequence[int] | None = None) -> None:
         if answers is not None and len(set(answers)) < 2:
-            raise InputError(f"answers={list(answers)!r}: at least two different token ids are called for")
+            raise InputError(f"expected answers of at least two different token ids, got {list(answers)!r}")
         self.answers = None if answers is None else torch.tensor(list(answers))
 
     def __call__(self, outputs: Any, labels: Any) -> tuple[Tensor, Tensor]:
@@ -64,8 +65,8 @@ class Layout:
         assert self.answers is not None
         if logits.ndim != 3 or labels.shape != logits.shape[:2]:
             raise InputError(
-                f"answers= is for language models, whose logits are (B, T, tokens) and labels (B, T), but logits "
-                f"{tuple(logits.shape)} and labels {tuple(labels.shape)} came"
+                f"expected logits (B, T, tokens) and labels (B, T) of a language model with answers=, got "
+                f"{tuple(logits.shape)} and {tuple(labels.shape)}"
             )
         tokens = self.answers.to(labels.device)
         hit = labels[:, 1:, None] == tokens
@@ -78,7 +79,7 @@ class LossFunction:
 
     def __init__(self, loss: Loss, layout: Layout) -> None:
         if loss.reduction != "mean":
-            raise InputError(f'{loss!r}: the Trainer calls for reduction="mean"; it weighs the parts of a batch itself')
+            raise InputError(f'{loss!r}: expected reduction="mean", as the Trainer weighs the parts of a batch itself')
         self.loss, self.layout = loss, layout
         self.index: Tensor | None = None
         """The numbers of the samples that the model is looking at, where the callback finds them in the batch."""
@@ -163,7 +164,7 @@ class CalibrationCallback(TrainerCallback):
         if metrics is not None and (save is not None or report is not None) and not metrics.keep:
             metrics.keep = KEEP
         self._loss = loss
-        self._hooks = None if loss is None else LossHooks(loss.loss)
+        self._hooks: LossHooks | None = None
 
     def on_init_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         """See to it that ``index`` reaches the loss and not the model."""
@@ -173,21 +174,32 @@ class CalibrationCallback(TrainerCallback):
     def on_train_begin(
         self, args: Any, state: Any, control: Any, model: Any = None, train_dataloader: Any = None, **_: Any
     ) -> None:
-        if self._hooks is None:
+        if self._loss is None:
             return
+        layout, loss = self._loss.layout, self._loss.loss
+
+        def through(batch: Any) -> tuple[Tensor, Tensor]:
+            inputs = {name: value.to(args.device) for name, value in batch.items() if isinstance(value, Tensor)}
+            labels = inputs.pop("labels")
+            logits, target = layout(model(**inputs), labels)
+            if len(target) != len(labels):
+                raise InputError(f"{loss!r} remembers samples: expected one answer in each, got {len(target)} in all")
+            return logits, target
+
+        def loaders(split: str) -> Any:
+            dataset = train_dataloader.dataset if split == "train" else self.val_dataset
+            batch, collate = args.per_device_eval_batch_size, train_dataloader.collate_fn
+            return None if dataset is None else DataLoader(dataset, batch_size=batch, collate_fn=collate)
+
+        self._hooks = LossHooks(loss, model, through, loaders, "CalibrationCallback(val_dataset=...)")
         self._hooks.attach()
         if state.global_step > 0:
             self._recall(Path(args.output_dir) / f"checkpoint-{state.global_step}")
-        if self._hooks.numbered:
-            predict = self._predict(args, model, train_dataloader)
-            n_train = len(train_dataloader.dataset)
-            self._hooks.prepare(n_train=n_train, n_classes=lambda: next(iter(predict("train")))[0].shape[1])
+        self._hooks.prepare()
 
-    def on_epoch_begin(
-        self, args: Any, state: Any, control: Any, model: Any = None, train_dataloader: Any = None, **_: Any
-    ) -> None:
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._hooks is not None:
-            self._hooks.start_epoch(self._now(args, state, model, train_dataloader, done=round(state.epoch or 0)))
+            self._hooks.start_epoch(*_epoch(state, done=round(state.epoch or 0)))
 
     def on_substep_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.on_step_end(args, state, control)
@@ -196,11 +208,9 @@ class CalibrationCallback(TrainerCallback):
         if self._hooks is not None:
             self._hooks.observe()
 
-    def on_epoch_end(
-        self, args: Any, state: Any, control: Any, model: Any = None, train_dataloader: Any = None, **_: Any
-    ) -> None:
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._hooks is not None:
-            self._hooks.end_epoch(self._now(args, state, model, train_dataloader, done=round(state.epoch or 1) - 1))
+            self._hooks.end_epoch(*_epoch(state, done=round(state.epoch or 1) - 1))
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._loss is not None and state.is_world_process_zero and self._loss.loss.state_dict():
@@ -211,14 +221,14 @@ class CalibrationCallback(TrainerCallback):
         if self._hooks is not None:
             self._hooks.take()
         gathered = None if self.metrics is None else self.metrics.last
-        if gathered is not None and self.save is not None and state.is_world_process_zero:
+        if gathered is not None and state.is_world_process_zero:
             gathered.save(self.save, meta=self._meta(state))
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._hooks is not None:
             self._hooks.detach()
         gathered = None if self.metrics is None else self.metrics.last
-        if gathered is not None and self.report is not None and state.is_world_process_zero:
+        if gathered is not None and state.is_world_process_zero:
             gathered.report(self.report, meta=self._meta(state))
 
     def _recall(self, checkpoint: Path) -> None:
@@ -240,34 +250,11 @@ class CalibrationCallback(TrainerCallback):
         self._loss.index = kwargs.pop("index", None)
         return args, kwargs
 
-    def _now(self, args: Any, state: Any, model: Any, train_dataloader: Any, *, done: int) -> Epoch:
-        total = max(1, round(state.num_train_epochs))
-        return Epoch(min(done, total - 1), total, self._predict(args, model, train_dataloader))
 
-    def _predict(
-        self, args: Any, model: Any, train_dataloader: Any
-    ) -> Callable[[str], Iterator[tuple[Tensor, Tensor, Tensor]]]:
-        assert self._loss is not None
-        layout, loss = self._loss.layout, self._loss.loss
-
-        def through(batch: Any) -> tuple[Tensor, Tensor]:
-            inputs = {name: value.to(args.device) for name, value in batch.items() if isinstance(value, Tensor)}
-            labels = inputs.pop("labels")
-            logits, target = layout(model(**inputs), labels)
-            if len(target) != len(labels):
-                raise InputError(f"{loss!r} remembers samples, but answers= found other than one in each of them")
-            return logits, target
-
-        def predict(split: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-            dataset = train_dataloader.dataset if split == "train" else self.val_dataset
-            if dataset is None:
-                raise InputError(
-                    f"{loss!r} looks at a validation set after each epoch: pass CalibrationCallback(val_dataset=...)"
-                )
-            collate = train_dataloader.collate_fn
-            yield from predictions_of(model, dataset, through, batch=args.per_device_eval_batch_size, collate=collate)
-
-        return predict
+def _epoch(state: Any, *, done: int) -> tuple[int, int]:
+    """The number of the epoch, and how many there are."""
+    total = max(1, round(state.num_train_epochs))
+    return min(done, total - 1), total
 
 
 def _logits(outputs: Any) -> Tensor:
