@@ -2,16 +2,18 @@
 
 They drop into Lightning, `torchmetrics.MetricCollection` and whatever takes a `torchmetrics.Metric`. Other than there,
 nothing is guessed from the values: ``from_logits`` says what the predictions are. ``plot()`` draws a reliability
-diagram.
+diagram. ``task="binary"`` takes the scores ``(N,)`` or ``(N, 1)`` of class 1 and counts them as two classes: the
+calibration of the predicted class, where torchmetrics' own measures that of class 1.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from acls.arrays import scored
 from acls.errors import InputError, suggest
 from acls.integrations import importing
 from acls.metrics.batch import Batch
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Norm = Literal["l1", "l2", "max"]
+Task = Literal["binary", "multiclass"]
+NORMS = {"l1": "ece", "l2": "rmsce", "max": "mce"}
 
 
 class _SumMetric(Metric):
@@ -40,35 +44,44 @@ class _SumMetric(Metric):
     full_state_update = False
     plot_lower_bound = 0.0
     plot_upper_bound = 1.0
+    tally: ClassVar[Any]
+    """What counts a batch."""
 
     def __init__(
         self,
-        num_classes: int,
+        num_classes: int | None = None,
         n_bins: int = BINS,
         ignore_index: int | None = None,
         *,
+        task: Task = "multiclass",
         from_logits: bool,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if num_classes < 2:
-            raise InputError(f"num_classes is {num_classes}, but at least 2 are called for")
-        self.num_classes = num_classes
-        self.n_bins = n_bins
-        self.ignore_index = ignore_index
-        self.from_logits = from_logits
-        empty = self._batch(torch.empty(0, num_classes), torch.empty(0, dtype=torch.long))
-        for name, total in self._sums(empty).items():
+        if task == "binary":
+            num_classes = num_classes or 2
+        elif task != "multiclass":
+            raise InputError(
+                f"expected task 'binary' or 'multiclass', got {task!r}: for several labels per sample (multilabel) "
+                "keep a metric with task='binary' for each and update it with preds[:, k] and target[:, k]"
+            )
+        if num_classes is None or num_classes < 2 or (task == "binary" and num_classes > 2):
+            wanted = "2" if task == "binary" else "2 or more"
+            raise InputError(f"expected num_classes of {wanted} for task={task!r}, got {num_classes}")
+        self.num_classes, self.n_bins, self.ignore_index = num_classes, n_bins, ignore_index
+        self.task, self.from_logits = task, from_logits
+        for name, total in self._sums(torch.empty(0, num_classes), torch.empty(0, dtype=torch.long)).items():
             self.add_state(name, torch.zeros_like(total), dist_reduce_fx="sum")
 
     def update(self, preds: Tensor, target: Tensor) -> None:
-        """Count a batch: predictions ``(N, K, *D)``, target ``(N, *D)``."""
-        if preds.ndim < 2 or preds.shape[1] != self.num_classes:
+        """Count a batch: predictions ``(N, K, *D)``, of two classes also ``(N,)`` or ``(N, 1)``; target ``(N, *D)``."""
+        binary = self.num_classes == 2 and (preds.ndim == 1 or preds.shape[1:] == (1,))
+        if not binary and (preds.ndim < 2 or preds.shape[1] != self.num_classes):
             raise InputError(
-                f"preds have shape {tuple(preds.shape)}, but num_classes={self.num_classes} calls for "
-                f"(N, {self.num_classes}, ...): axis 1 holds the classes"
+                f"expected preds of shape (N, {self.num_classes}, ...) for num_classes={self.num_classes}, got "
+                f"{tuple(preds.shape)}: axis 1 holds the classes"
             )
-        for name, total in self._sums(self._batch(preds, target)).items():
+        for name, total in self._sums(preds, target).items():
             setattr(self, name, getattr(self, name) + total)
 
     def plot(self, val: Any = None, ax: Axes | None = None) -> tuple[Figure, Axes]:
@@ -77,12 +90,18 @@ class _SumMetric(Metric):
 
         return plot(self._reliability(), ax)
 
-    def _batch(self, preds: Tensor, target: Tensor) -> Batch:
+    def _sums(self, preds: Tensor, target: Tensor) -> dict[str, Tensor]:
         ignore_index = IGNORE_INDEX if self.ignore_index is None else self.ignore_index
-        return Batch.of(preds, target, kind="logits" if self.from_logits else "probs", ignore_index=ignore_index)
+        scores, labels, kind = scored(preds, target, "logits" if self.from_logits else "probs")
+        return self._count(Batch.of(scores, labels, kind=kind, ignore_index=ignore_index))
 
-    def _sums(self, batch: Batch) -> dict[str, Tensor]:
-        raise NotImplementedError
+    def _count(self, batch: Batch) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = self.tally.count(batch, self.n_bins).tensors()
+        return found
+
+    def _counted(self) -> Any:
+        """What was counted so far."""
+        return self.tally(**{name: getattr(self, name) for name in self._defaults})
 
     def _reliability(self) -> Reliability:
         raise NotImplementedError
@@ -94,38 +113,45 @@ class CalibrationError(_SumMetric):
     torchmetrics' own has bins [lo, hi) and puts confidences of exactly 1 into a bin of their own.
     """
 
-    samples: Tensor
-    confidence: Tensor
-    right: Tensor
-    squares: Tensor
+    tally = Bins
 
     def __init__(
         self,
-        num_classes: int,
+        num_classes: int | None = None,
         n_bins: int = BINS,
         norm: Norm = "l1",
         ignore_index: int | None = None,
         *,
+        task: Task = "multiclass",
         from_logits: bool,
         **kwargs: Any,
     ) -> None:
-        if norm not in ("l1", "l2", "max"):
-            raise InputError(f"norm is {norm!r}{suggest(str(norm), ('l1', 'l2', 'max'))}")
-        super().__init__(num_classes, n_bins, ignore_index, from_logits=from_logits, **kwargs)
+        if norm not in NORMS:
+            raise InputError(f"norm is {norm!r}{suggest(str(norm), NORMS)}")
+        super().__init__(num_classes, n_bins, ignore_index, task=task, from_logits=from_logits, **kwargs)
         self.norm = norm
 
     def compute(self) -> Tensor:
-        bins = self._counted()
-        return torch.tensor({"l1": bins.ece, "l2": bins.rmsce, "max": bins.mce}[self.norm], device=self.samples.device)
-
-    def _sums(self, batch: Batch) -> dict[str, Tensor]:
-        return Bins.count(batch, self.n_bins).tensors()
+        return torch.tensor(getattr(self._counted(), NORMS[self.norm]), device=self.device)
 
     def _reliability(self) -> Reliability:
-        return self._counted().reliability()
+        found: Reliability = self._counted().reliability()
+        return found
 
-    def _counted(self) -> Bins:
-        return Bins(self.samples, self.confidence, self.right, self.squares)
+
+class ClasswiseCalibrationError(_SumMetric):
+    """Classwise ECE, also SCE: the mean over classes of each class's calibration error."""
+
+    tally = ClasswiseBins
+
+    def compute(self) -> Tensor:
+        return torch.tensor(self._counted().ece, device=self.device)
+
+    def _reliability(self) -> Reliability:
+        """All classes' probabilities in one diagram, with the frequency of the class for accuracy."""
+        counted = self._counted()
+        samples, probability, events = (part.sum(0) for part in (counted.samples, counted.probability, counted.events))
+        return Bins(samples, probability, events, probability.new_zeros(())).reliability()
 
 
 class _HistogramMetric(_SumMetric):
@@ -135,19 +161,21 @@ class _HistogramMetric(_SumMetric):
 
     def bound(self) -> float:
         """How far the exact value can be from what `compute` returns."""
-        return float(self._value_and_bound(Confidences.of_histogram(self.table).cells())[1])
+        return float(self._value_and_bound(self._counted().cells())[1])
 
     def compute(self) -> Tensor:
         if not bool(self.table[0].any()):
-            return torch.tensor(float("nan"), device=self.table.device)
-        value, _ = self._value_and_bound(Confidences.of_histogram(self.table).cells())
-        return value[0].float()
+            return torch.tensor(float("nan"), device=self.device)
+        return self._value_and_bound(self._counted().cells())[0][0].float()
 
-    def _sums(self, batch: Batch) -> dict[str, Tensor]:
+    def _count(self, batch: Batch) -> dict[str, Tensor]:
         return {"table": Confidences.count(batch).histogram()}
 
+    def _counted(self) -> Confidences:
+        return Confidences.of_histogram(self.table)
+
     def _reliability(self) -> Reliability:
-        return Confidences.of_histogram(self.table).reliability(self.n_bins)
+        return self._counted().reliability(self.n_bins)
 
     def _value_and_bound(self, cells: Cells) -> tuple[Tensor, Tensor]:
         raise NotImplementedError
@@ -165,28 +193,3 @@ class SmoothCalibrationError(_HistogramMetric):
 
     def _value_and_bound(self, cells: Cells) -> tuple[Tensor, Tensor]:
         return smooth_ece(cells)[::2]
-
-
-class ClasswiseCalibrationError(_SumMetric):
-    """Classwise ECE, also SCE: the mean over classes of each class's calibration error."""
-
-    samples: Tensor
-    probability: Tensor
-    events: Tensor
-
-    def compute(self) -> Tensor:
-        return torch.tensor(self._counted().ece, device=self.samples.device)
-
-    def _counted(self) -> ClasswiseBins:
-        nothing = torch.zeros_like(self.probability)  # what only intervals need
-        return ClasswiseBins(self.samples, self.probability, nothing, self.events, nothing)
-
-    def _sums(self, batch: Batch) -> dict[str, Tensor]:
-        counted = ClasswiseBins.count(batch, self.n_bins)
-        return {"samples": counted.samples, "probability": counted.probability, "events": counted.events}
-
-    def _reliability(self) -> Reliability:
-        """All classes' probabilities in one diagram, with the frequency of the class for accuracy."""
-        counted = self._counted()
-        samples, probability, events = (part.sum(0) for part in (counted.samples, counted.probability, counted.events))
-        return Bins(samples, probability, events, probability.new_zeros(())).reliability()

@@ -55,6 +55,44 @@ def test_states_are_sums_of_constant_size(name):
     assert all(reduce is torchmetrics.utilities.dim_zero_sum for reduce in module._reductions.values())
 
 
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("from_logits", [True, False], ids=["logits", "probs"])
+def test_binary_scores_are_two_classes(name, from_logits):
+    logits, labels = logits_and_labels(301, 2, dtype=torch.float32)
+    score = logits[:, 1] - logits[:, 0] if from_logits else logits.softmax(1)[:, 1]
+    pair = torch.stack([torch.zeros(301) if from_logits else 1 - score, score], 1)
+    two = getattr(ours, name)(2, from_logits=from_logits)
+    two.update(pair, labels)
+    for shape in ((-1,), (-1, 1)):
+        for target in (labels, labels.float(), labels.reshape(shape)):
+            one = getattr(ours, name)(task="binary", from_logits=from_logits)
+            one.update(score.reshape(shape)[:100], target[:100])
+            one.update(score.reshape(shape)[100:], target[100:])
+            torch.testing.assert_close(one.compute(), two.compute(), rtol=0, atol=1e-9)
+
+
+def test_binary_is_the_same_top_label_error_as_torchmetrics_two_class_one():
+    score, labels = torch.rand(200, generator=torch.Generator().manual_seed(0)), torch.arange(200) % 2
+    one = ours.CalibrationError(task="binary", n_bins=10, from_logits=False)
+    theirs = torchmetrics.classification.MulticlassCalibrationError(2, n_bins=10)
+    value = theirs(torch.stack([1 - score, score], 1), labels)
+    assert float(one(score, labels)) == pytest.approx(float(value), abs=1e-6)
+
+
+def test_several_labels_per_sample_are_refused_by_their_name():
+    with pytest.raises(InputError, match=r"\(multilabel\) keep a metric with task='binary' for each"):
+        ours.CalibrationError(3, task="multilabel", from_logits=True)
+    many = torch.randint(0, 2, (20, 3), generator=torch.Generator().manual_seed(0))
+    with pytest.raises(InputError, match=r"several labels per row \(multilabel\) pass one at a time"):
+        ours.CalibrationError(3, from_logits=True).update(torch.randn(20, 3), many)
+    with pytest.raises(InputError, match="expected num_classes of 2 for task='binary', got 3"):
+        ours.CalibrationError(3, task="binary", from_logits=True)
+    with pytest.raises(InputError, match="expected num_classes of 2 or more for task='multiclass', got None"):
+        ours.CalibrationError(from_logits=True)
+    with pytest.raises(InputError, match="expected 0 and 1 with one score per row, got 2"):
+        ours.CalibrationError(task="binary", from_logits=True).update(torch.randn(3), torch.tensor([0, 1, 2]))
+
+
 def test_norms_and_a_collection():
     logits, labels = logits_and_labels(300, 5)
     summary = Suite.of(logits, labels).summary()
@@ -93,7 +131,7 @@ def test_nothing_is_guessed():
     logits, labels = logits_and_labels(20, 5)
     with pytest.raises(InputError, match="kind='logits'"):
         ours.CalibrationError(5, from_logits=False).update(logits.abs() + 2, labels)
-    with pytest.raises(InputError, match="num_classes=3 calls for"):
+    with pytest.raises(InputError, match="for num_classes=3, got"):
         ours.CalibrationError(3, from_logits=True).update(logits, labels)
     with pytest.raises(InputError, match="norm is 'L1'"):
         ours.CalibrationError(3, norm="L1", from_logits=True)
