@@ -208,16 +208,24 @@ def evaluate(scores: Any = None, labels: Any = None, kind: str | None = None, **
 
 
 def calibrate(
-    scores: Any = None, labels: Any = None, kind: str | None = None, *, method: Any = "temperature", **own: Any
+    scores: Any = None,
+    labels: Any = None,
+    kind: str | None = None,
+    *,
+    method: Any = "temperature",
+    sample_weight: Any = None,
+    **own: Any,
 ) -> Calibrator:
     """Fit a calibrator to held-out scores, and return it: ``acls.apply(calibrator, scores, kind)`` uses it.
 
-    ``method`` is written as on the command line, ``"ETS"`` or ``"Histogram(bins=20)"``; the other arguments are those
-    of `predictions`. Whether it helps, and which of several to take, is what `acls.results.recommend` says.
+    ``method`` is written as on the command line, ``"ETS"`` or ``"Histogram(bins=20)"``; a row of ``sample_weight`` w
+    counts as w equal rows; the other arguments are those of `predictions`. Whether it helps, and which of several to
+    take, is what `acls.results.recommend` says.
     """
     found = predictions(scores, labels, kind, **own)
     calibrator = make_calibrator(method, **({"stated": True} if found.stated else {}))
-    return calibrator.fit(found.logits(), found.target(), group=found.image)
+    weight = None if sample_weight is None else as_tensor(sample_weight, "sample_weight")
+    return calibrator.fit(found.logits(), found.target(), weight, group=found.image)
 
 
 def apply(calibrator: Calibrator, scores: Any, kind: str | None = None) -> Any:

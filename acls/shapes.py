@@ -154,19 +154,25 @@ def some_ignored(labels: Tensor, n_classes: int, ignore_index: int) -> bool:
     return True
 
 
+def two_class_logits(logits: Tensor) -> Tensor:
+    """Turn binary scores ``(N,)`` or ``(N, 1, *D)`` into two-class logits [0, score]; others stay as they are."""
+    if not logits.is_floating_point() or not (logits.ndim == 1 or (logits.ndim > 1 and logits.shape[1] == 1)):
+        return logits
+    scores = logits.unsqueeze(1) if logits.ndim == 1 else logits
+    return torch.cat([torch.zeros_like(scores), scores], 1)
+
+
 def two_classes(logits: Tensor, target: Tensor, ignore_index: int = IGNORE_INDEX) -> tuple[Tensor, Tensor]:
     """Turn binary scores ``(N,)`` or ``(N, 1, *D)`` and their labels into two-class logits [0, score] and a target.
 
     Labels may have the shape of the scores or lack axis 1. Floating point labels are the probability of class 1; on a
     CPU, where the data can be looked at, those that are all 0 or 1 (or ``ignore_index``) are class ids.
     """
-    if logits.ndim == 1:
-        logits = logits.unsqueeze(1)
-    if logits.ndim < 2 or logits.shape[1] != 1 or not logits.is_floating_point():
+    scores, logits = logits, two_class_logits(logits)
+    if logits is scores:
         return logits, target
-    if target.shape == logits.shape:
+    if target.shape == scores.shape and target.ndim > 1:
         target = target.squeeze(1)
-    logits = torch.cat([torch.zeros_like(logits), logits], 1)
     if target.dtype == torch.bool:
         return logits, target.long()
     if not target.is_floating_point() or target.shape != logits.shape[:1] + logits.shape[2:]:

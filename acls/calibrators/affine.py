@@ -6,8 +6,7 @@ a ridge on them pulls towards temperature scaling. The problem is convex and, th
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from acls.calibrators.descent import lbfgs
-from acls.calibrators.rows import Rows, chunks
+from acls.calibrators.rows import Chunk, Chunks, Rows, chunks
 from acls.calibrators.temperature import solve
 
 FOLDS = 10
@@ -35,69 +34,43 @@ SAMPLE = 4096
 
 Strength = tuple[float, float]
 """The ridge on the diagonal and the bias, and on the rest."""
-Chunks = Iterable[tuple[Tensor, Tensor]]
 Features = Callable[[Tensor, float], Tensor]
 """From logits and an inverse temperature to what an affine map is fitted to."""
 Unwhiten = Callable[[Tensor, bool], Tensor]
 """From coordinates in which the Hessian is near one to values; transposed, gradients back."""
 
 
-class Design(ABC):
-    """How a flat vector of values makes (A, b), for K classes; everything in float64."""
+class Diagonal:
+    """How a flat vector of values makes (A, b), for K classes; here A is diagonal, its K entries before the K of b."""
 
     def __init__(self, n_classes: int) -> None:
         self.n_classes = n_classes
-
-    size: int
-
-    @abstractmethod
-    def penalty(self, strength: Strength, n: int) -> Tensor:
-        """Return the ridge on each value; it grows with the number of values for each row, as overfitting does."""
-
-    @abstractmethod
-    def shift(self, values: Tensor, x: Tensor) -> Tensor:
-        """Return ``A x + b`` for rows x."""
-
-    @abstractmethod
-    def pull(self, residual: Tensor, x: Tensor) -> Tensor:
-        """Return the gradient of ``sum(residual * shift)`` in the values."""
-
-    @abstractmethod
-    def matrix(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Return A, or only its diagonal where it has no more, and b."""
-
-    @abstractmethod
-    def curvature(self, probs: Tensor, x: Tensor) -> Tensor:
-        """Return the sum of the rows' Hessians: ``(size, size)``, or only its diagonal ``(size,)``."""
-
-
-class Diagonal(Design):
-    """A is diagonal: the values are its K entries and the K of b."""
-
-    def __init__(self, n_classes: int) -> None:
-        super().__init__(n_classes)
         self.size = 2 * n_classes
 
-    def penalty(self, strength: Strength, n: int) -> Tensor:
-        return torch.full((self.size,), strength[0] * self.n_classes / n, dtype=torch.float64)
+    def penalty(self, strength: Strength, n: float) -> Tensor:
+        """Return the ridge on each value; it grows with the number of values for each row, as overfitting does."""
+        return torch.full((2 * self.n_classes,), strength[0] * self.n_classes / n, dtype=torch.float64)
 
     def shift(self, values: Tensor, x: Tensor) -> Tensor:
-        diagonal, bias = self.matrix(values)
+        """Return ``A x + b`` for rows x."""
+        diagonal, bias = self._diagonal(values)
         return x * diagonal + bias
 
     def pull(self, residual: Tensor, x: Tensor) -> Tensor:
+        """Return the gradient of ``sum(residual * shift)`` in the values."""
         return torch.cat([(residual * x).sum(0), residual.sum(0)])
 
     def matrix(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        return values[: self.n_classes], values[self.n_classes :]
+        """Return A, or only its diagonal where it has no more, and b."""
+        return self._diagonal(values)
 
-    def curvature(self, probs: Tensor, x: Tensor) -> Tensor:
+    def curvature(self, probs: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        """Return the sum of the rows' Hessians: ``(size, size)``, or only its diagonal ``(size,)``."""
         if self.size > WHITEN_UP_TO:
-            weight = probs * (1 - probs)
-            return torch.cat([(weight * x * x).sum(0), weight.sum(0)])
+            return self._curvature_alone(probs, x, weight)
         outer = torch.cat([probs * x, probs], dim=1)
-        hessian = -outer.T @ outer
-        k = self.n_classes
+        hessian = -outer.T @ (weight * outer)
+        k, probs = self.n_classes, probs * weight
         hessian.diagonal()[:k] += (probs * x * x).sum(0)
         hessian.diagonal()[k:] += probs.sum(0)
         mixed = (probs * x).sum(0)
@@ -105,15 +78,62 @@ class Diagonal(Design):
         hessian[k:, :k].diagonal().add_(mixed)
         return hessian
 
+    def _curvature_alone(self, probs: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        """Return the diagonal of the Hessian."""
+        spread = weight * probs * (1 - probs)
+        return torch.cat([(spread * x * x).sum(0), spread.sum(0)])
 
-class Full(Design):
+    def _diagonal(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        return values[: self.n_classes], values[self.n_classes : 2 * self.n_classes]
+
+
+class LowRank(Diagonal):
+    """A is a diagonal and a small matrix between the directions in which the features vary most: ``D + Q M Q^T``.
+
+    With K classes and r directions it has 2 K + r^2 values where a full matrix has K^2 + K, so it does not overfit
+    where K is large.
+    """
+
+    def __init__(self, directions: Tensor) -> None:
+        super().__init__(directions.shape[0])
+        self.directions = directions
+        self.rank = directions.shape[1]
+        self.size += self.rank**2
+
+    def penalty(self, strength: Strength, n: float) -> Tensor:
+        mixing = torch.full((self.rank**2,), strength[1] * self.rank**2 / n, dtype=torch.float64)
+        return torch.cat([super().penalty(strength, n), mixing])
+
+    def shift(self, values: Tensor, x: Tensor) -> Tensor:
+        directions = self.directions.to(x.dtype)
+        return super().shift(values, x) + (x @ directions) @ self._mixing(values).T @ directions.T
+
+    def pull(self, residual: Tensor, x: Tensor) -> Tensor:
+        directions = self.directions.to(x.dtype)
+        mixing = (residual @ directions).T @ (x @ directions)
+        return torch.cat([super().pull(residual, x), mixing.flatten()])
+
+    def matrix(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        diagonal, bias = self._diagonal(values)
+        return diagonal.diag() + self.directions @ self._mixing(values) @ self.directions.T, bias
+
+    def curvature(self, probs: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        spread = weight * probs * (1 - probs)
+        mixing = (spread @ self.directions.square()).T @ (x @ self.directions).square()
+        return torch.cat([self._curvature_alone(probs, x, weight), mixing.flatten()])
+
+    def _mixing(self, values: Tensor) -> Tensor:
+        return values[2 * self.n_classes :].view(self.rank, self.rank)
+
+
+class Full(Diagonal):
     """A is any matrix: the values are (A, b) as a ``(K, K + 1)`` array."""
 
     def __init__(self, n_classes: int) -> None:
         super().__init__(n_classes)
         self.size = n_classes * (n_classes + 1)
 
-    def penalty(self, strength: Strength, n: int) -> Tensor:
+    def penalty(self, strength: Strength, n: float) -> Tensor:
         k = self.n_classes
         ridge = torch.full((k, k + 1), strength[1] * k * (k - 1) / n, dtype=torch.float64)
         ridge[:, k] = strength[0] * k / n
@@ -131,59 +151,16 @@ class Full(Design):
         array = values.view(self.n_classes, self.n_classes + 1)
         return array[:, :-1], array[:, -1]
 
-    def curvature(self, probs: Tensor, x: Tensor) -> Tensor:
+    def curvature(self, probs: Tensor, x: Tensor, weight: Tensor) -> Tensor:
         k = self.n_classes
         inputs = torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
         if self.size > WHITEN_UP_TO:
-            return ((probs * (1 - probs)).T @ inputs.square()).flatten()
+            return ((weight * probs * (1 - probs)).T @ inputs.square()).flatten()
         outer = (probs[:, :, None] * inputs[:, None, :]).flatten(1)
-        hessian = (-outer.T @ outer).view(k, k + 1, k, k + 1)
+        hessian = (-outer.T @ (weight * outer)).view(k, k + 1, k, k + 1)
         for own in range(k):
-            hessian[own, :, own, :] += (inputs * probs[:, own, None]).T @ inputs
+            hessian[own, :, own, :] += (inputs * probs[:, own, None] * weight).T @ inputs
         return hessian.reshape(self.size, self.size)
-
-
-class LowRank(Design):
-    """A is a diagonal and a small matrix between the directions in which the features vary most: ``D + Q M Q^T``.
-
-    With K classes and r directions it has 2 K + r^2 values where a full matrix has K^2 + K, so it does not overfit
-    where K is large.
-    """
-
-    def __init__(self, directions: Tensor) -> None:
-        super().__init__(directions.shape[0])
-        self.directions = directions
-        self.rank = directions.shape[1]
-        self.size = 2 * self.n_classes + self.rank**2
-
-    def penalty(self, strength: Strength, n: int) -> Tensor:
-        k, r = self.n_classes, self.rank
-        ridge = torch.full((self.size,), strength[0] * k / n, dtype=torch.float64)
-        ridge[2 * k :] = strength[1] * r * r / n
-        return ridge
-
-    def shift(self, values: Tensor, x: Tensor) -> Tensor:
-        diagonal, bias, mixing = self._split(values)
-        directions = self.directions.to(x.dtype)
-        return x * diagonal + bias + (x @ directions) @ mixing.T @ directions.T
-
-    def pull(self, residual: Tensor, x: Tensor) -> Tensor:
-        directions = self.directions.to(x.dtype)
-        mixing = (residual @ directions).T @ (x @ directions)
-        return torch.cat([(residual * x).sum(0), residual.sum(0), mixing.flatten()])
-
-    def matrix(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        diagonal, bias, mixing = self._split(values)
-        return diagonal.diag() + self.directions @ mixing @ self.directions.T, bias
-
-    def curvature(self, probs: Tensor, x: Tensor) -> Tensor:
-        weight = probs * (1 - probs)
-        mixing = (weight @ self.directions.square()).T @ (x @ self.directions).square()
-        return torch.cat([(weight * x * x).sum(0), weight.sum(0), mixing.flatten()])
-
-    def _split(self, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        k = self.n_classes
-        return values[:k], values[k : 2 * k], values[2 * k :].view(self.rank, self.rank)
 
 
 def main_directions(features: Tensor, rank: int) -> Tensor:
@@ -209,7 +186,7 @@ class Fitted:
 
 def fit_affine(
     rows: Rows,
-    make_design: Callable[[Tensor], Design],
+    make_design: Callable[[Tensor], Diagonal],
     features: Features,
     strength: float | None,
 ) -> Fitted:
@@ -240,26 +217,26 @@ class _Scaled:
     def __init__(self, rows: Rows, scaled: Callable[[Tensor], Tensor]) -> None:
         self._rows, self._scaled = rows, scaled
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return ((self._scaled(logits), labels) for logits, labels in self._rows)
+    def __iter__(self) -> Iterator[Chunk]:
+        return ((self._scaled(logits), labels, weight) for logits, labels, weight in self._rows)
 
 
 def _fold_chunks(rows: Rows, scaled: Callable[[Tensor], Tensor]) -> list[Chunks]:
     """Return the folds to choose a strength on: all rows, or, as a strength is one for each row, a part of them."""
-    logits, labels = rows.all()
+    logits, labels, weight = rows.all()
     parts = -(-logits.numel() // MOST_JUDGED)
     fold = rows.folds(FOLDS * parts)
     own = [fold == i for i in range(FOLDS)]
-    return [list(chunks(scaled(logits[one]).float(), labels[one])) for one in own if one.any()]
+    return [list(chunks(scaled(logits[one]).float(), labels[one], weight[one].float())) for one in own if one.any()]
 
 
-def _choose_strength(design: Design, folds: list[Chunks]) -> Strength:
+def _choose_strength(design: Diagonal, folds: list[Chunks]) -> Strength:
     """Choose by cross-validation: first for the diagonal and the bias alone, then for the rest beside them."""
     if len(folds) < 2:
         return USUAL, USUAL
     few = Diagonal(design.n_classes)
     diagonal = _walk(lambda strength, starts: _held_out(few, folds, (strength, strength), starts))
-    if isinstance(design, Diagonal):
+    if type(design) is Diagonal:
         return diagonal, diagonal
     return diagonal, _walk(lambda strength, starts: _held_out(design, folds, (diagonal, strength), starts))
 
@@ -286,7 +263,7 @@ def _walk(held_out: Callable[[float, list[Tensor]], Tensor]) -> float:
     return STRENGTHS[at] if gains.sum() > gains.std() * len(gains) ** 0.5 else USUAL
 
 
-def _held_out(design: Design, folds: list[Chunks], strength: Strength, starts: list[Tensor]) -> Tensor:
+def _held_out(design: Diagonal, folds: list[Chunks], strength: Strength, starts: list[Tensor]) -> Tensor:
     """Return the NLL of each fold, summed over its rows, under the fit to the others.
 
     ``starts`` holds the last fits, where the next start.
@@ -301,14 +278,11 @@ def _held_out(design: Design, folds: list[Chunks], strength: Strength, starts: l
         values, unwhiten = solution.values, solution.unwhiten
         totals.append(
             sum(
-                float(cross_entropy(x + design.shift(values.to(x.dtype), x), labels, reduction="sum"))
-                for x, labels in fold
+                float(weight @ cross_entropy(x + design.shift(values.to(x.dtype), x), labels, reduction="none"))
+                for x, labels, weight in fold
             )
         )
-        if len(starts) > i:
-            starts[i] = values
-        else:
-            starts.append(values)
+        starts[i : i + 1] = [values]
     return torch.tensor(totals, dtype=torch.float64)
 
 
@@ -324,7 +298,7 @@ class Solution:
 
 
 def minimize(
-    design: Design,
+    design: Diagonal,
     data: Chunks,
     strength: Strength,
     start: Tensor | None = None,
@@ -336,7 +310,7 @@ def minimize(
     There, half the squared gradient is the distance to the minimum: the certificate.
     """
     first = next(iter(data))[0]
-    n = sum(len(labels) for _, labels in data)
+    n = sum(float(weight.sum(dtype=torch.float64)) for _, _, weight in data)
     ridge = design.penalty(strength, n).to(first.device)
     origin = torch.zeros(design.size, dtype=torch.float64, device=first.device) if start is None else start
     unwhiten = unwhiten or _whitening(design, data, origin, ridge)
@@ -344,13 +318,13 @@ def minimize(
     def objective(point: Tensor) -> tuple[float, Tensor]:
         now = origin + unwhiten(point, False)
         total, gradient = 0.0, torch.zeros_like(now)
-        for x, labels in data:
+        for x, labels, weight in data:
             log_probs = (x + design.shift(now.to(x.dtype), x)).log_softmax(1)
             index = labels[:, None]
-            total -= float(log_probs.gather(1, index).sum(dtype=torch.float64))
+            total -= float((log_probs.gather(1, index)[:, 0] * weight).sum(dtype=torch.float64))
             residual = log_probs.exp_()
             residual.scatter_add_(1, index, torch.full_like(index, -1, dtype=residual.dtype))
-            gradient += design.pull(residual, x)
+            gradient += design.pull(residual.mul_(weight[:, None]), x)
         return total / n + float((ridge * now * now).sum()), unwhiten(gradient / n + 2 * ridge * now, True)
 
     small = (2 * enough / design.size) ** 0.5
@@ -359,19 +333,17 @@ def minimize(
     return Solution(origin + unwhiten(found.point, False), gap, gap <= max(1e-8, enough), unwhiten)
 
 
-def _whitening(design: Design, data: Chunks, values: Tensor, ridge: Tensor) -> Unwhiten:
+def _whitening(design: Diagonal, data: Chunks, values: Tensor, ridge: Tensor) -> Unwhiten:
     """Return the map from whitened coordinates to values (and, transposed, of gradients back)."""
-    hessian, seen = None, 0
-    for x, _ in data:
-        part = x[:: max(1, -(-len(x) // SAMPLE))].double()
-        probs = (part + design.shift(values, part)).softmax(1)
-        term = design.curvature(probs, part)
-        hessian = term if hessian is None else hessian + term
-        seen += len(part)
+    hessian, seen, total = torch.zeros(()), 0, 0.0
+    for x, _, weight in data:
+        stride = max(1, -(-len(x) // SAMPLE))
+        part, counts = x[::stride].double(), weight[::stride, None].double()
+        hessian = hessian + design.curvature((part + design.shift(values, part)).softmax(1), part, counts)
+        seen, total = seen + len(part), total + float(counts.sum())
         if seen >= SAMPLE:
             break
-    assert hessian is not None
-    hessian = hessian / seen
+    hessian = hessian / total
     if hessian.ndim == 1:
         scale = (hessian + 2 * ridge).clamp(min=1e-12).rsqrt()
         return lambda vector, _transposed: scale * vector

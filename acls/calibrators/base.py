@@ -17,7 +17,7 @@ from acls.calibrators.rows import Batches, Rows, finite
 from acls.calibrators.scores import Score, ScoreTally, tally_scores, uncalibrated
 from acls.errors import InputError
 from acls.modules import Configured
-from acls.shapes import IGNORE_INDEX, check_logits, flatten_logits, unflatten_logits
+from acls.shapes import IGNORE_INDEX, check_logits, flatten_logits, two_class_logits, unflatten_logits
 
 TOO_FEW = "too few samples"
 ROWS_PER_VALUE = 10
@@ -71,6 +71,8 @@ class Calibrator(Configured):
     """Whether each position is calibrated by its own logits alone."""
     takes_impossible = False
     """Whether -inf, the logit of a class that cannot be, goes through; elsewhere it is taken for a very small one."""
+    no_weights: ClassVar[str] = ""
+    """Why `fit` takes no ``sample_weight``; empty where it takes them."""
     paper: ClassVar[str] = ""
 
     ignore_index: int = IGNORE_INDEX
@@ -113,14 +115,23 @@ class Calibrator(Configured):
         printer.text(str(self))  # how a notebook shows it
 
     @torch.no_grad()
-    def fit(self, logits: Tensor | Batches, target: Tensor | None = None, *, group: Tensor | None = None) -> Self:
+    def fit(
+        self,
+        logits: Tensor | Batches,
+        target: Tensor | None = None,
+        sample_weight: Tensor | None = None,
+        *,
+        group: Tensor | None = None,
+    ) -> Self:
         """Learn from held-out logits and their labels, and return self.
 
-        Takes tensors, or an iterable of ``(logits, target)`` batches. ``group``, one number per sample, keeps samples
-        that belong together in one fold where a method chooses its strength by cross-validation; the positions of
-        a dense map are kept together anyway.
+        Takes tensors, or an iterable of batches ``(logits, target)`` or ``(logits, target, sample_weight)``. A sample
+        of weight w counts as w equal samples. ``group``, one number per sample, keeps samples that belong together in
+        one fold where a method chooses its strength by cross-validation; the positions of a dense map are kept
+        together anyway.
         """
-        rows = Rows(logits, target, group=group, ignore_index=self.ignore_index)
+        self._check_weight(sample_weight)
+        rows = Rows(logits, target, sample_weight, group=group, ignore_index=self.ignore_index)
         if self.streams:
             rows.check_rereadable(type(self).__name__)
         else:
@@ -129,7 +140,8 @@ class Calibrator(Configured):
         return self
 
     def forward(self, logits: Tensor) -> Tensor:
-        """Return calibrated log-probabilities."""
+        """Return calibrated log-probabilities; of two classes for binary scores ``(N,)`` and ``(N, 1, *D)``."""
+        logits = two_class_logits(logits)
         check_logits(logits)
         self._check_fitted(logits.shape[1])
         rows = flatten_logits(logits)
@@ -210,11 +222,15 @@ class Calibrator(Configured):
         """How many classes the learned values are for; None: any number."""
         return None
 
-    def _learn(self, like: Tensor, **values: Tensor) -> None:
+    def _learn(self, like: Tensor, **values: Tensor | float) -> None:
         """Set learned buffers, in the dtype and on the device of the logits."""
         for name, value in values.items():
-            learned = value.detach().to(like) if value.is_floating_point() else value.to(like.device)
-            setattr(self, name, learned.contiguous())
+            learned = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+            setattr(self, name, learned.detach().to(like).contiguous())
+
+    def _check_weight(self, sample_weight: Tensor | None) -> None:
+        if sample_weight is not None and self.no_weights:
+            raise InputError(f"{type(self).__name__} takes no sample_weight: {self.no_weights}")
 
     def _as_wide(self, logits: Tensor) -> tuple[Tensor, Self]:
         """Return logits and calibrator in the wider of their dtypes: what CSV files and NumPy hold is float64."""
@@ -248,9 +264,8 @@ class Calibrator(Configured):
             )
             self._reset(rows.first()[0])
             after = before
-        self._report = FitReport(
-            tally.n, before, after, tuple(warnings), gap=outcome.gap, at_boundary=outcome.at_boundary
-        )
+        n = int(tally.counts.sum())
+        self._report = FitReport(n, before, after, tuple(warnings), outcome.gap, outcome.at_boundary)
 
     def _helps(self, before: Score, after: Score) -> bool:
         """Whether the fit is kept; a rise within rounding is none."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import field
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from acls.calibrators.base import Calibrator, Outcome
-from acls.calibrators.odds import fit_logistic, log_complement, normalized
+from acls.calibrators.odds import fit_logistic, log_complement, one_vs_rest
 from acls.calibrators.rows import Rows
 
 
@@ -29,15 +28,15 @@ class Beta(Calibrator):
     c: Tensor = field(init=False)
 
     def _fit(self, rows: Rows) -> Outcome:
-        def passes() -> Iterator[tuple[Tensor, Tensor]]:
-            for logits, labels in rows:
-                log_probs = logits.double().log_softmax(1)
-                features = torch.stack([log_probs, -log_complement(log_probs), torch.ones_like(log_probs)], dim=2)
-                yield features, labels[:, None] == torch.arange(logits.shape[1], device=logits.device)
+        def problems(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+            log_probs = logits.double().log_softmax(1)
+            features = torch.stack([log_probs, -log_complement(log_probs), torch.ones_like(log_probs)], dim=2)
+            return features, one_vs_rest(labels, logits.shape[1])
 
-        free = torch.ones((rows.first()[0].shape[1], 3), dtype=torch.bool, device=rows.first()[0].device)
+        like = rows.first()[0]
+        free = torch.ones((like.shape[1], 3), dtype=torch.bool, device=like.device)
         while True:
-            values, gap = fit_logistic(passes, free=free)
+            values, gap = fit_logistic(rows, problems, free=free)
             negative = values[:, :2] < 0
             # One at a time: the other often turns positive once the first is held.
             worst = values[:, :2].argmin(1, keepdim=True)
@@ -45,12 +44,12 @@ class Beta(Calibrator):
             if not negative.any():
                 break
             free[:, :2] &= ~negative
-        self._learn(rows.first()[0], a=values[:, 0], b=values[:, 1], c=values[:, 2])
+        self._learn(like, a=values[:, 0], b=values[:, 1], c=values[:, 2])
         return Outcome(gap=gap)
 
     def _transform(self, rows: Tensor) -> Tensor:
         log_probs = rows.log_softmax(1)
-        return normalized(logsigmoid(self.a * log_probs - self.b * log_complement(log_probs) + self.c))
+        return logsigmoid(self.a * log_probs - self.b * log_complement(log_probs) + self.c).log_softmax(1)
 
     def _reset(self, like: Tensor) -> None:
         self._learn(like, a=torch.ones(like.shape[1]), b=torch.ones(like.shape[1]), c=torch.zeros(like.shape[1]))

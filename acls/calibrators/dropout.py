@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,7 +25,7 @@ class MCDropout(nn.Module):
     def __init__(self, model: nn.Module, passes: int = 20, seed: int | None = 0) -> None:
         super().__init__()
         if passes < 1:
-            raise InputError(f"passes is {passes}, but at least 1 is called for")
+            raise InputError(f"expected passes of 1 or more, got {passes}")
         if not any(isinstance(module, _DropoutNd) and module.p > 0 for module in model.modules()):
             raise InputError("the model has no dropout layer: put one before its last layer, or train with one")
         self.model = model
@@ -42,53 +42,34 @@ class MCDropout(nn.Module):
         with _dropout_on(self.model), torch.random.fork_rng(enabled=self.seed is not None):
             if self.seed is not None:
                 torch.manual_seed(self.seed)
-            tail = _Tail(self.model)
-            total = tail.first(x).log_softmax(1)
+            logits, again = _start(self.model, x)
+            total = logits.log_softmax(1)
             for _ in range(self.passes - 1):
-                total = torch.logaddexp(total, tail.again(x).log_softmax(1))
+                total = torch.logaddexp(total, again().log_softmax(1))
         return total - math.log(self.passes)
 
 
-class _Tail:
-    """Runs the model again; from its only dropout on, if that feeds the layer whose output the model returns."""
+def _start(model: nn.Module, x: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
+    """Run the model, and return its logits and a function that gives those of another pass.
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._features: Tensor | None = None
-        self._dropout: nn.Module | None = None
-        self._layer: nn.Module | None = None
-
-    def first(self, x: Tensor) -> Tensor:
-        """Run the model, and see whether its end can be run alone."""
-        seen: list[tuple[nn.Module, Tensor, Tensor]] = []
-
-        def note(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            seen.append((module, inputs[0], output))
-
-        handles = [
-            module.register_forward_hook(note)
-            for module in self._model.modules()
-            if isinstance(module, _DropoutNd | nn.Linear | nn.Conv2d)
-        ]
-        try:
-            logits: Tensor = self._model(x)
-        finally:
-            for handle in handles:
-                handle.remove()
-        dropouts = [call for call in seen if isinstance(call[0], _DropoutNd)]
-        if len(dropouts) == 1 and len(seen) > 1 and seen[-2] is dropouts[0]:
-            (dropout, features, dropped), (layer, received, output) = seen[-2:]
-            if received is dropped and output is logits:
-                self._dropout, self._features, self._layer = dropout, features, layer
-        return logits
-
-    def again(self, x: Tensor) -> Tensor:
-        """Run what has to run again."""
-        if self._layer is None or self._dropout is None:
-            logits: Tensor = self._model(x)
-        else:
-            logits = self._layer(self._dropout(self._features))
-        return logits
+    That runs the end of the model alone where its only dropout feeds the layer whose output the model returns.
+    """
+    seen: list[tuple[nn.Module, Tensor, Tensor]] = []
+    handles = [
+        module.register_forward_hook(lambda module, inputs, output: seen.append((module, inputs[0], output)))
+        for module in model.modules()
+        if isinstance(module, _DropoutNd | nn.Linear | nn.Conv2d)
+    ]
+    try:
+        logits: Tensor = model(x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if sum(isinstance(module, _DropoutNd) for module, _, _ in seen) == 1 and len(seen) > 1:
+        (dropout, features, dropped), (layer, received, output) = seen[-2:]
+        if isinstance(dropout, _DropoutNd) and received is dropped and output is logits:
+            return logits, lambda: layer(dropout(features))
+    return logits, lambda: model(x)
 
 
 @contextmanager

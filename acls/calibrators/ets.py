@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import field
 from itertools import combinations
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,8 +14,7 @@ from torch import Tensor
 from acls.calibrators.base import Calibrator, Outcome
 from acls.calibrators.rows import Rows, sum_over
 from acls.calibrators.scores import Score
-from acls.calibrators.temperature import solve
-from acls.modules import choose
+from acls.calibrators.temperature import Solved, solve
 
 
 class ETS(Calibrator):
@@ -29,26 +29,20 @@ class ETS(Calibrator):
     streams = True
     paper = "Zhang et al., ICML 2020"
 
-    objective: str = "nll"
+    objective: Literal["nll", "mse"] = "nll"
 
     temperature: Tensor = field(init=False)
     weight: Tensor = field(init=False)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        choose("objective", self.objective, ("nll", "mse"))
-
     def _fit(self, rows: Rows) -> Outcome:
         if self.objective == "nll":
             solved = solve(rows)
-            weight = _nll_weights(rows, solved.beta)
-            outcome = Outcome(gap=solved.gap, at_boundary=solved.at_boundary, warnings=solved.warnings)
-            temperature = 1 / solved.beta
+            weights = _nll_weights(rows, solved.beta)
         else:
-            temperature, outcome = _mse_temperature(rows), Outcome()
-            weight = _mse_weights(rows, 1 / temperature)
-        self._learn(rows.first()[0], temperature=torch.tensor(temperature, dtype=torch.float64), weight=weight)
-        return outcome
+            solved = Solved(beta=1 / _mse_temperature(rows))
+            weights = _mse_weights(rows, solved.beta)
+        self._learn(rows.first()[0], temperature=solved.temperature, weight=weights)
+        return solved
 
     def _transform(self, rows: Tensor) -> Tensor:
         tempered, plain = (rows / self.temperature).log_softmax(1), rows.log_softmax(1)
@@ -56,27 +50,27 @@ class ETS(Calibrator):
         return torch.stack([tempered, plain, uniform], dim=2).add(self.weight.log()).logsumexp(2)
 
     def _reset(self, like: Tensor) -> None:
-        self._learn(like, temperature=torch.ones(()), weight=torch.tensor([0.0, 1.0, 0.0]))
+        self._learn(like, temperature=1.0, weight=torch.tensor([0.0, 1.0, 0.0]))
 
     def _helps(self, before: Score, after: Score) -> bool:
         return super()._helps(before, after) if self.objective == "nll" else True
 
 
 def _nll_weights(rows: Rows, beta: float) -> Tensor:
-    parts = []  # three numbers a row: what each forecast gave the true class
-    for logits, labels in rows:
+    parts = []  # three numbers per row, what each forecast gave the true class, and the row's weight
+    for logits, labels, weight in rows:
         index, z = labels[:, None], logits.double()
         tempered, plain = (z * beta).softmax(1).gather(1, index), z.softmax(1).gather(1, index)
-        parts.append(torch.cat([tempered, plain, torch.full_like(plain, 1 / z.shape[1])], dim=1))
-    given = torch.cat(parts)
-    n = len(given)
+        parts.append(torch.cat([tempered, plain, torch.full_like(plain, 1 / z.shape[1]), weight[:, None]], dim=1))
+    table = torch.cat(parts)
+    given, share = table[:, :3], table[:, 3] / table[:, 3].sum()
 
     def value(w: Tensor) -> float:
-        return -float((given @ w).log().mean())
+        return -float(share @ (given @ w).log())
 
     def derivatives(w: Tensor) -> tuple[Tensor, Tensor]:
         ratio = given / (given @ w)[:, None]
-        return -ratio.mean(0), ratio.T @ ratio / n
+        return -share @ ratio, (share[:, None] * ratio).T @ ratio
 
     return simplex_minimum(value, derivatives, given.device)
 
@@ -84,12 +78,12 @@ def _nll_weights(rows: Rows, beta: float) -> Tensor:
 def _mse_weights(rows: Rows, beta: float) -> Tensor:
     """Minimise ``w^T A w - 2 b^T w``, whose A and b are sums over the rows."""
 
-    def moments(logits: Tensor, labels: Tensor) -> Tensor:
-        z = logits.double()
+    def moments(logits: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
+        z, counts = logits.double(), weight.double()
         forecasts = torch.stack([(z * beta).softmax(1), z.softmax(1), torch.full_like(z, 1 / z.shape[1])])
-        products = torch.einsum("imk,jmk->ij", forecasts, forecasts)
-        hits = forecasts.gather(2, labels[None, :, None].expand(3, -1, 1)).sum((1, 2))
-        return torch.cat([products, hits[None], torch.full_like(hits, len(labels))[None]])
+        products = torch.einsum("imk,jmk,m->ij", forecasts, forecasts, counts)
+        hits = forecasts.gather(2, labels[None, :, None].expand(3, -1, 1))[:, :, 0] @ counts
+        return torch.cat([products, hits[None], counts.sum().expand(1, 3)])
 
     total = sum_over(rows, moments)
     a, b = total[:3] / total[4], total[3] / total[4]
@@ -100,10 +94,10 @@ def _mse_temperature(rows: Rows) -> float:
     """Return the T in [0.05, 20] with the least squared distance, which may have several minima: scan, then refine."""
 
     def distances(logs: list[float]) -> Tensor:
-        def of_chunk(logits: Tensor, labels: Tensor) -> Tensor:
+        def of_chunk(logits: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
             z, index = logits.double(), labels[:, None]
             probs = (torch.softmax(z * math.exp(-log), 1) for log in logs)
-            return torch.stack([(p.square().sum(1) - 2 * p.gather(1, index)[:, 0]).sum() for p in probs])
+            return torch.stack([weight.double() @ (p.square().sum(1) - 2 * p.gather(1, index)[:, 0]) for p in probs])
 
         return sum_over(rows, of_chunk)
 

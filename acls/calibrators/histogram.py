@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import field
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from acls.calibrators.base import Calibrator, Outcome
 from acls.calibrators.lookup import place
-from acls.calibrators.odds import normalized
+from acls.calibrators.odds import one_vs_rest
 from acls.calibrators.rows import Rows
 from acls.errors import InputError
 from acls.metrics.bins import edges
-from acls.modules import choose
 
 
 class Histogram(Calibrator):
@@ -27,7 +27,7 @@ class Histogram(Calibrator):
     paper = "Zadrozny and Elkan, ICML 2001"
 
     bins: int = 15
-    kind: str = "width"
+    kind: Literal["width", "mass"] = "width"
 
     edges: Tensor = field(init=False)
     value: Tensor = field(init=False)
@@ -36,9 +36,8 @@ class Histogram(Calibrator):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        choose("kind", self.kind, ("width", "mass"))
         if self.bins < 1:
-            raise InputError(f"bins is {self.bins}, but at least 1 is called for")
+            raise InputError(f"expected bins of 1 or more, got {self.bins}")
         self.streams = self.kind == "width"
 
     def _fit(self, rows: Rows) -> Outcome:
@@ -46,28 +45,32 @@ class Histogram(Calibrator):
         if self.kind == "width":
             inner = edges(self.bins, some)[1:-1].expand(some.shape[1], -1).contiguous()
         else:
-            probs = rows.all()[0].softmax(1).T.sort(dim=1).values
-            at = torch.arange(1, self.bins, device=some.device) * probs.shape[1] // self.bins
-            inner = probs[:, (at - 1).clamp(min=0)].contiguous()
+            logits, _, weight = rows.all()
+            probs, order = logits.softmax(1).T.sort(dim=1)
+            below = weight.double()[order].cumsum(1)
+            wanted = torch.arange(1, self.bins, device=some.device) * below[:, -1:] / self.bins
+            # A rounding above a whole number is none.
+            at = torch.searchsorted(below, wanted * (1 - 1e-12)).clamp(max=probs.shape[1] - 1)
+            inner = probs.gather(1, at)
         counts = torch.zeros((some.shape[1], self.bins), dtype=torch.float64, device=some.device)
         right = torch.zeros_like(counts)
-        for logits, labels in rows:
+        for logits, labels, weight in rows:
             index = place(inner, logits.softmax(1).T.contiguous())
-            hits = labels == torch.arange(logits.shape[1], device=logits.device)[:, None]
-            counts.scatter_add_(1, index, torch.ones_like(index, dtype=torch.float64))
-            right.scatter_add_(1, index, hits.double())
+            each = weight.double().expand(index.shape)
+            counts.scatter_add_(1, index, each)
+            right.scatter_add_(1, index, each * one_vs_rest(labels, logits.shape[1]).T)
         outer = torch.nn.functional.pad(torch.nn.functional.pad(inner, (1, 0), value=0.0), (0, 1), value=1.0)
         middle = (outer[:, 1:] + outer[:, :-1]).double() / 2
         floor = 1 / (counts + 2)
         value = torch.where(counts > 0, (right / counts).clamp(min=floor, max=1 - floor), middle)
-        self._learn(some, edges=inner, value=value, as_is=torch.zeros(()))
+        self._learn(some, edges=inner, value=value, as_is=0.0)
         return Outcome()
 
     def _transform(self, rows: Tensor) -> Tensor:
         probs = rows.softmax(1)
         index = place(self.edges, probs.T.contiguous())
         mapped = self.value.gather(1, index).T
-        return normalized(torch.lerp(mapped, probs, self.as_is).clamp(min=torch.finfo(probs.dtype).tiny).log())
+        return torch.lerp(mapped, probs, self.as_is).clamp(min=torch.finfo(probs.dtype).tiny).log().log_softmax(1)
 
     def _reset(self, like: Tensor) -> None:
         self.as_is = torch.ones_like(self.as_is)

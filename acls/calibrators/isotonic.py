@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import field
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from acls.calibrators.base import Calibrator, Outcome
 from acls.calibrators.lookup import interpolate, keep_top, pool_adjacent_violators, stack_tables
-from acls.calibrators.odds import normalized
+from acls.calibrators.odds import one_vs_rest
 from acls.calibrators.rows import Rows
-from acls.modules import choose
 
 TIE_BREAK = 1e-3
 """The share of the probability itself in the map, so that what falls on a flat part keeps its order."""
@@ -28,27 +28,25 @@ class Isotonic(Calibrator):
 
     paper = "Zadrozny and Elkan, KDD 2002"
 
-    kind: str = "one-vs-rest"
+    kind: Literal["one-vs-rest", "pooled"] = "one-vs-rest"
 
     x: Tensor = field(init=False)
     y: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        choose("kind", self.kind, ("one-vs-rest", "pooled"))
         self.keeps_ranking = self.kind == "pooled"
 
     def _fit(self, rows: Rows) -> Outcome:
-        logits, labels = rows.all()
-        probs = logits.softmax(1)
-        hits = labels[:, None] == torch.arange(logits.shape[1], device=logits.device)
-        columns = (
-            [(probs.flatten(), hits.flatten())] if self.kind == "pooled" else list(zip(probs.T, hits.T, strict=True))
-        )
+        logits, labels, weight = rows.all()
+        probs, hits = logits.softmax(1), one_vs_rest(labels, logits.shape[1])
+        if self.kind == "pooled":
+            weight = weight.repeat_interleave(logits.shape[1])
+            probs, hits = probs.reshape(-1, 1), hits.reshape(-1, 1)
+        floor = 1 / (float(weight.sum(dtype=torch.float64)) + 2)
         tables = []
-        for values, right in columns:
-            x, y = pool_adjacent_violators(values, right)
-            floor = 1 / (len(values) + 2)
+        for values, right in zip(probs.T, hits.T, strict=True):
+            x, y = pool_adjacent_violators(values, right, weight)
             tables.append((x, y.clamp(floor, 1 - floor)))
         x, y = stack_tables(tables)
         self._learn(logits, x=x, y=y)
@@ -58,7 +56,7 @@ class Isotonic(Calibrator):
         probs = rows.softmax(1)
         values = probs if self.kind == "one-vs-rest" else probs.reshape(-1, 1)
         mapped = interpolate(values, self.x, self.y).reshape(probs.shape)
-        log_probs = normalized(torch.lerp(mapped, probs, TIE_BREAK).clamp(min=torch.finfo(probs.dtype).tiny).log())
+        log_probs = torch.lerp(mapped, probs, TIE_BREAK).clamp(min=torch.finfo(probs.dtype).tiny).log().log_softmax(1)
         return keep_top(log_probs, rows) if self.kind == "pooled" else log_probs
 
     def _reset(self, like: Tensor) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import copy
 import math
+import statistics
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 
 import torch
 from torch import Tensor
 
 from acls.calibrators.base import Calibrator
 from acls.calibrators.rows import Rows
-from acls.calibrators.scores import Score, tally_scores, uncalibrated
+from acls.calibrators.scores import Score, ScoreTally, tally_scores, uncalibrated
 from acls.errors import InputError
 
 KEEP = "keep the model as it is"
@@ -41,65 +44,58 @@ class Judgement:
 
 
 def judge(
-    calibrator: Calibrator, logits: Tensor, target: Tensor, *, folds: int = 5, group: Tensor | None = None
+    calibrator: Calibrator,
+    logits: Tensor,
+    target: Tensor,
+    sample_weight: Tensor | None = None,
+    *,
+    folds: int = 5,
+    group: Tensor | None = None,
 ) -> Judgement:
     """Fit copies of a calibrator to all folds but one, measure each on the one left out, and recommend.
 
     The recommendation is to keep the model as it is unless the held-out NLL falls by more than its standard error and
     the ECE does not rise by more than its own, and where a fit ends at the boundary of its range. Positions of one
     map, or samples of one ``group``, stay in one fold; folds depend on the content of the rows, not on their order.
+    Weights count in the fits and in the scores.
     """
+    calibrator._check_weight(sample_weight)
     if not calibrator.pointwise:
-        return _judge_maps(calibrator, logits, target, folds, group)
-    rows = Rows(logits, target, group=group, ignore_index=calibrator.ignore_index)
-    z, y = rows.all()
-    fold = rows.folds(folds)
-    pairs = []
+        number = torch.arange(len(logits), device=logits.device) if group is None else group
+        group = torch.unique(number, return_inverse=True)[1]
+    rows = Rows(logits, target, sample_weight, group=group, ignore_index=calibrator.ignore_index)
+    if calibrator.pointwise:
+        (logits, target, weight), fold = rows.all(), rows.folds(folds)
+        sample_weight = None if sample_weight is None else weight
+    elif group is not None:
+        fold = rows.group_folds(folds)[group]
+    befores: list[ScoreTally] = []
+    afters: list[ScoreTally] = []
+    at_boundary = False
     for own in (fold == i for i in range(folds)):
         if not own.any() or own.all():
             raise InputError(
                 f"{int(fold.max()) + 1} samples or maps do not make {folds} folds: pass fewer folds, or more data"
             )
-        pairs.append(((z[~own], y[~own]), (z[own], y[own])))
-    return _judge_pairs(calibrator, pairs)
-
-
-def _judge_maps(calibrator: Calibrator, logits: Tensor, target: Tensor, folds: int, group: Tensor | None) -> Judgement:
-    number = torch.arange(len(logits), device=logits.device) if group is None else group
-    group = torch.unique(number, return_inverse=True)[1]
-    if int(group.max()) + 1 < folds:
-        raise InputError(f"{int(group.max()) + 1} maps do not make {folds} folds: pass fewer folds, or more maps")
-    order = Rows(logits, target, group=group, ignore_index=calibrator.ignore_index).sample_folds(folds)[group]
-    pairs = [((logits[order != i], target[order != i]), (logits[order == i], target[order == i])) for i in range(folds)]
-    return _judge_pairs(calibrator, pairs)
-
-
-def _judge_pairs(calibrator: Calibrator, pairs: list[tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]]) -> Judgement:
-    whole_before = whole_after = None
-    changes = []
-    at_boundary = False
-    for rest, own in pairs:
-        fitted = copy.deepcopy(calibrator).fit(*rest)
+        weights = (None, None) if sample_weight is None else (sample_weight[~own], sample_weight[own])
+        fitted = copy.deepcopy(calibrator).fit(logits[~own], target[~own], weights[0])
         at_boundary |= fitted.report.at_boundary
-        held_out = Rows(*own, group=None, ignore_index=calibrator.ignore_index)
-        before = tally_scores(held_out, uncalibrated, stated=calibrator.stated)
-        calibrated = Rows(fitted(own[0]), own[1], group=None, ignore_index=calibrator.ignore_index)
-        after = tally_scores(calibrated, lambda log_probs: log_probs, stated=calibrator.stated)
-        changes.append((after.score().nll - before.score().nll, after.score().ece - before.score().ece))
-        whole_before = before if whole_before is None else whole_before + before
-        whole_after = after if whole_after is None else whole_after + after
-    assert whole_before is not None
-    assert whole_after is not None
-    nll_se, ece_se = (
-        float(torch.tensor(column, dtype=torch.float64).std()) / math.sqrt(len(column))
-        for column in zip(*changes, strict=True)
-    )
-    first, last = whole_before.score(), whole_after.score()
+        for scores, transform, tallies in ((logits[own], uncalibrated, befores), (fitted(logits[own]), _same, afters)):
+            held_out = Rows(scores, target[own], weights[1], ignore_index=calibrator.ignore_index)
+            tallies.append(tally_scores(held_out, transform, stated=calibrator.stated))
+    first, last = (reduce(add, tallies).score() for tallies in (befores, afters))
+    pairs = [(before.score(), after.score()) for before, after in zip(befores, afters, strict=True)]
+    nll_se = statistics.stdev(after.nll - before.nll for before, after in pairs) / math.sqrt(folds)
+    ece_se = statistics.stdev(after.ece - before.ece for before, after in pairs) / math.sqrt(folds)
     if at_boundary:
         use, why = False, f"{KEEP}: a fit ends where nothing but the range stops it, and says nothing of other data"
     else:
         use, why = _recommend(last.nll - first.nll, nll_se, last.ece - first.ece, ece_se)
     return Judgement(type(calibrator).__name__, first, last, nll_se, ece_se, use, why)
+
+
+def _same(log_probs: Tensor) -> Tensor:
+    return log_probs
 
 
 def _recommend(nll_change: float, nll_se: float, ece_change: float, ece_se: float) -> tuple[bool, str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import field, replace
 from itertools import islice
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from acls.calibrators.rows import Batches, Rows, codes, finite, sum_over
 from acls.calibrators.scores import ScoreTally
 from acls.calibrators.temperature import solve
 from acls.errors import InputError
-from acls.shapes import check_logits
+from acls.shapes import check_logits, two_class_logits
 
 KERNEL, DILATION = 5, 2
 REACH = DILATION * (KERNEL // 2)
@@ -46,6 +46,7 @@ class LTS(Calibrator):
 
     keeps_ranking = True
     pointwise = False
+    no_weights = "it trains on batches of whole maps, each as one; repeat maps instead, or fit Temperature"
     paper = "Ding et al., ICCV 2021"
 
     steps: int = 200
@@ -66,6 +67,7 @@ class LTS(Calibrator):
         self,
         logits: Tensor | Batches,
         target: Tensor | None = None,
+        sample_weight: Tensor | None = None,
         *,
         group: Tensor | None = None,
         image: Tensor | None = None,
@@ -74,11 +76,10 @@ class LTS(Calibrator):
 
         An iterable of batches holds (logits, target) or (logits, target, image).
         """
-        batches = [(logits, target, image)] if isinstance(logits, Tensor) else list(logits)
-        pairs = [(batch[0], batch[1]) for batch in batches]
-        if isinstance(logits, Tensor) and target is None:
-            raise InputError("target is missing: pass fit(logits, target), or an iterable of (logits, target)")
-        rows = Rows(pairs, None, group=None, ignore_index=self.ignore_index)  # type: ignore[arg-type]
+        self._check_weight(sample_weight)
+        whole = hasattr(logits, "shape")
+        batches: Any = [(logits, target, image)] if whole else list(logits)
+        rows = Rows(logits if whole else [batch[:2] for batch in batches], target, ignore_index=self.ignore_index)
         rows.hold()
         parts = [part for batch in batches for part in _split(*batch)]
         self._fit_and_report(rows, lambda rows: self._fit_maps(rows, parts))
@@ -86,17 +87,17 @@ class LTS(Calibrator):
 
     def forward(self, logits: Tensor, image: Tensor | None = None) -> Tensor:
         """Return calibrated log-probabilities of maps, with their images if it was fitted with images."""
+        logits = two_class_logits(logits)
         check_logits(logits)
         self._check_fitted(logits.shape[1])
         if image is None and self.image_weight.numel():
             raise InputError(f"{type(self).__name__} was fitted with images: pass them as the second argument")
-        maps = _as_map(logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits)
-        maps, fitted = self._as_wide(maps)
+        maps, fitted = self._as_wide(_as_map(logits))
         image = None if image is None else image.to(maps.dtype)
         return fitted._map(maps, image, fitted._weights()).reshape(logits.shape)
 
     def _fit(self, rows: Rows) -> Outcome:
-        return self._fit_maps(rows, list(_split(*rows.all())))
+        return self._fit_maps(rows, list(_split(*rows.all()[:2])))
 
     def _fit_maps(self, rows: Rows, parts: list[Part]) -> Outcome:
         solved = solve(rows)
@@ -110,7 +111,7 @@ class LTS(Calibrator):
 
         self._learn(
             some,
-            temperature=torch.tensor(1 / solved.beta, dtype=torch.float64),
+            temperature=solved.temperature,
             center=center,
             scale=scale,
             logit_weight=small(8, n_classes, KERNEL, KERNEL),
@@ -123,10 +124,9 @@ class LTS(Calibrator):
         for logits, target, image in parts:
             log_probs = self._map(logits, image, self._weights()).movedim(1, -1).flatten(0, -2)
             valid = target.flatten() != self.ignore_index
-            log_probs, labels = log_probs[valid], target.flatten()[valid]
-            top, predicted = log_probs.max(1)
-            after.add(-log_probs.gather(1, labels[:, None])[:, 0], top.exp(), predicted == labels, labels)
-        return Outcome(after=after, at_boundary=solved.at_boundary, warnings=solved.warnings)
+            labels = target.flatten()[valid]
+            after.add_log_probs(log_probs[valid], labels, torch.ones_like(labels))
+        return replace(solved, gap=None, after=after)
 
     def _train(self, parts: list[Part]) -> None:
         """Lower the NLL, for as many passes as lower that of maps that are held out; none where none does."""
@@ -145,33 +145,22 @@ class LTS(Calibrator):
         self._learn(best[0], **dict(zip(names, best, strict=True)))
 
     def _passes(self, parts: list[Part], number: int) -> Iterator[list[Tensor]]:
-        """Yield the weights after each pass over the maps by Adam, a batch of maps a step."""
-        weights = self._weights()
-        first, second = ([torch.zeros_like(weight) for weight in weights] for _ in range(2))
-        steps = number * len(parts)
-        for step in range(steps):
-            gradients = self._gradients(*parts[step % len(parts)], weights)
-            rate = self.learning_rate * (1 + math.cos(math.pi * step / steps)) / 2
-            for moment, kept, power in ((first, 0.9, 1), (second, 0.999, 2)):
-                for own, gradient in zip(moment, gradients, strict=True):
-                    own.mul_(kept).add_(gradient**power, alpha=1 - kept)
-            weights = [
-                weight - rate * (a / (1 - 0.9 ** (step + 1))) / ((b / (1 - 0.999 ** (step + 1))).sqrt() + 1e-8)
-                for weight, a, b in zip(weights, first, second, strict=True)
-            ]
-            if (step + 1) % len(parts) == 0:
-                yield weights
-
-    def _gradients(
-        self, logits: Tensor, target: Tensor, image: Tensor | None, weights: list[Tensor]
-    ) -> tuple[Tensor, ...]:
-        with torch.enable_grad():
-            leaves = [weight.detach().requires_grad_(True) for weight in weights]
-            log_probs = self._map(logits, image, leaves)
-            nll = nll_loss(log_probs, target, ignore_index=self.ignore_index, reduction="sum")
-            decay = self.weight_decay * (leaves[0].square().sum() + leaves[2].square().sum())
-            loss = nll / (target != self.ignore_index).sum().clamp(min=1) + decay
-            return torch.autograd.grad(loss, leaves, materialize_grads=True)
+        """Yield the weights after each pass over the maps by Adam, a batch of maps per step."""
+        weights = [weight.clone().requires_grad_(True) for weight in self._weights()]
+        adam = torch.optim.Adam(weights, self.learning_rate)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(adam, number * len(parts))
+        for _ in range(number):
+            for logits, target, image in parts:
+                with torch.enable_grad():
+                    log_probs = self._map(logits, image, weights)
+                    nll = nll_loss(log_probs, target, ignore_index=self.ignore_index, reduction="sum")
+                    decay = self.weight_decay * (weights[0].square().sum() + weights[2].square().sum())
+                    loss = nll / (target != self.ignore_index).sum().clamp(min=1) + decay
+                adam.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                adam.step()
+                schedule.step()
+            yield [weight.detach().clone() for weight in weights]
 
     def _nll(self, parts: list[Part], weights: list[Tensor]) -> float:
         return sum(
@@ -208,7 +197,7 @@ class LTS(Calibrator):
         shape = (8, n_classes, KERNEL, KERNEL)
         self._learn(
             like,
-            temperature=torch.ones(()),
+            temperature=1.0,
             center=torch.zeros(n_classes),
             scale=torch.ones(n_classes),
             logit_weight=torch.zeros(shape),
@@ -232,15 +221,16 @@ class IBTS(LTS):
 
 
 def _as_map(logits: Tensor) -> Tensor:
-    """Return logits (N, K), (N, K, L) or (N, K, H, W) as maps (N, K, H, W)."""
+    """Return logits (N, K), (N, K, L) or (N, K, H, W) as maps (N, K, H, W), in float32 or wider."""
     if logits.ndim > 4:
-        raise InputError(f"logits have shape {tuple(logits.shape)}, but maps (N, K, H, W) are called for")
+        raise InputError(f"expected logits of shape (N, K, H, W), got {tuple(logits.shape)}")
+    logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
     return logits.reshape(logits.shape + (1,) * (4 - logits.ndim))
 
 
 def _split(logits: Tensor, target: Tensor, image: Tensor | None = None) -> Iterator[Part]:
     """Yield batches of maps; which maps come together depends on their content alone, not on their order."""
-    maps = _as_map(logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits).detach()
+    maps = _as_map(two_class_logits(logits)).detach()
     target = target.reshape(maps[:, 0].shape).long()
     order = codes(maps.flatten(1), torch.zeros_like(target.flatten(1)[:, 0])).argsort(stable=True)
     for own in torch.split(order, max(1, BATCH // maps[0].numel())):
@@ -263,10 +253,9 @@ def _parted(parts: list[Part], fold: int) -> tuple[list[Part], list[Part]]:
 
 def _moments(rows: Rows) -> tuple[Tensor, Tensor]:
     """Return mean and standard deviation of each class's logits."""
-    first = sum_over(rows, lambda z, y: torch.cat([z.double().sum(0), z.new_tensor([len(y)])]))
-    mean = first[:-1] / first[-1]
-    second = sum_over(rows, lambda z, _: (z.double() - mean).square().sum(0))
-    scale = (second / first[-1]).sqrt()
+    n = rows.total()
+    mean = sum_over(rows, lambda z, _labels, _weight: z.double().sum(0)) / n
+    scale = (sum_over(rows, lambda z, _labels, _weight: (z.double() - mean).square().sum(0)) / n).sqrt()
     return mean, scale.clamp(min=1e-6 * float(scale.max()) + 1e-30)
 
 

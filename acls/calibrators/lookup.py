@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 
-def pool_adjacent_violators(x: Tensor, hits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return knots (x, y) of the non-decreasing function of x with the least squared distance to hits.
+def pool_adjacent_violators(x: Tensor, hits: Tensor, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return knots (x, y) of the non-decreasing function of x with the least (weighted) squared distance to hits.
 
     Equal x are one point. The knots are the two ends of each block of constant value, so that between knots one
     interpolates. Every round pools each maximal run of falling blocks, whose mean no order of pooling could avoid.
@@ -17,10 +17,9 @@ def pool_adjacent_violators(x: Tensor, hits: Tensor) -> tuple[Tensor, Tensor]:
     [0.0, 0.5, 0.5, 1.0]
     """
     points, index = torch.unique(x, return_inverse=True)
-    weight = torch.zeros(len(points), dtype=torch.float64, device=x.device).index_add_(
-        0, index, torch.ones_like(hits, dtype=torch.float64)
-    )
-    total = torch.zeros_like(weight).index_add_(0, index, hits.double())
+    counts = torch.ones_like(x, dtype=torch.float64) if weight is None else weight.double()
+    weight = torch.zeros(len(points), dtype=torch.float64, device=x.device).index_add_(0, index, counts)
+    total = torch.zeros_like(weight).index_add_(0, index, hits.double() * counts)
     first = last = torch.arange(len(points), device=x.device)
     while True:
         mean = total / weight

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from torch import Tensor
 
-from acls.calibrators.affine import Design, Full, LowRank, main_directions
+from acls.calibrators.affine import Diagonal, Full, LowRank, main_directions
 from acls.calibrators.vector import Affine
-from acls.modules import choose
 
 MANY_CLASSES = 100
 
@@ -21,14 +22,10 @@ class Matrix(Affine):
 
     paper = "Guo et al., ICML 2017"
 
-    structure: str = "auto"
+    structure: Literal["auto", "full", "low-rank"] = "auto"
     rank: int = 16
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        choose("structure", self.structure, ("auto", "full", "low-rank"))
-
-    def _design(self, features: Tensor) -> Design:
+    def _design(self, features: Tensor) -> Diagonal:
         n_classes = features.shape[1]
         if self.structure == "full" or (self.structure == "auto" and n_classes < MANY_CLASSES):
             return Full(n_classes)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import field
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -14,7 +14,6 @@ from acls.calibrators.lookup import interpolate, pool_adjacent_violators
 from acls.calibrators.rows import Rows
 from acls.calibrators.temperature import solve
 from acls.errors import InputError
-from acls.modules import choose
 
 MOST_HELD_OUT = 500
 BINS = 20
@@ -30,9 +29,10 @@ class MetaCal(Calibrator):
     (Ma and Blaschko, ICML 2021)
     """
 
+    no_weights = "it draws a random part of the rows, each as one; repeat rows instead, or fit Temperature"
     paper = "Ma and Blaschko, ICML 2021"
 
-    constraint: str = "miscoverage"
+    constraint: Literal["miscoverage", "coverage-accuracy"] = "miscoverage"
     alpha: float = 0.05
     accuracy: float = 0.97
     seed: int = 0
@@ -42,13 +42,12 @@ class MetaCal(Calibrator):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        choose("constraint", self.constraint, ("miscoverage", "coverage-accuracy"))
         for name in ("alpha", "accuracy"):
             if not 0 < getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}, but a share between 0 and 1 is called for")
+                raise InputError(f"expected {name} between 0 and 1, got {getattr(self, name)}")
 
     def _fit(self, rows: Rows) -> Outcome:
-        logits, labels = rows.all()
+        logits, labels, weight = rows.all()
         entropy, right = _entropy(logits.double()), logits.argmax(1) == labels
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(self.seed)).to(labels.device)
         if self.constraint == "miscoverage":
@@ -65,11 +64,9 @@ class MetaCal(Calibrator):
         kept = rest & (entropy < threshold)
         if not kept.any():
             kept = torch.ones_like(right)
-        chosen: Iterable[tuple[Tensor, Tensor]] = [(logits[kept], labels[kept])]
-        solved = solve(chosen)
-        temperature = torch.tensor(1 / solved.beta, dtype=torch.float64)
-        self._learn(logits, temperature=temperature, threshold=threshold)
-        return Outcome(gap=solved.gap, at_boundary=solved.at_boundary, warnings=solved.warnings)
+        solved = solve([(logits[kept], labels[kept], weight[kept])])
+        self._learn(logits, temperature=solved.temperature, threshold=threshold)
+        return solved
 
     def keeps(self, logits: Tensor) -> Tensor:
         """Return for each row of logits whether its prediction is kept."""
@@ -80,7 +77,7 @@ class MetaCal(Calibrator):
         return torch.where(self.keeps(rows)[:, None], scaled, -math.log(rows.shape[1]))
 
     def _reset(self, like: Tensor) -> None:
-        self._learn(like, temperature=torch.ones(()), threshold=torch.tensor(torch.inf))
+        self._learn(like, temperature=1.0, threshold=torch.inf)
 
 
 def _entropy(logits: Tensor) -> Tensor:

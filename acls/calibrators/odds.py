@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
+
+from acls.calibrators.rows import Rows, sum_over
 
 STEPS = 200
 CLOSE_ENOUGH = 1e-12
@@ -25,9 +27,9 @@ def log_odds(log_probs: Tensor) -> Tensor:
     return log_probs - log_complement(log_probs)
 
 
-def normalized(log_values: Tensor) -> Tensor:
-    """Return log-probabilities in proportion to positive values given by their logs."""
-    return log_values - log_values.logsumexp(1, keepdim=True)
+def one_vs_rest(labels: Tensor, n_classes: int) -> Tensor:
+    """Return ``(M, K)`` bool: whether the label is the class."""
+    return labels[:, None] == torch.arange(n_classes, device=labels.device)
 
 
 def with_top(log_probs: Tensor, logit: Tensor) -> Tensor:
@@ -35,27 +37,27 @@ def with_top(log_probs: Tensor, logit: Tensor) -> Tensor:
     top = log_probs.argmax(1, keepdim=True)
     rest = log_probs.scatter(1, top, -torch.inf).logsumexp(1, keepdim=True)
     shared = log_probs - rest + logsigmoid(-logit)[:, None]
-    return normalized(shared.scatter(1, top, logsigmoid(logit)[:, None]))
+    return shared.scatter(1, top, logsigmoid(logit)[:, None]).log_softmax(1)
 
 
-Binary = Callable[[], Iterable[tuple[Tensor, Tensor]]]
-"""Gives passes over ``(features (m, P, F), hits (m, P))``: P problems with F features each, in float64."""
+Problems = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""From logits and labels to ``(features (m, P, F), hits (m, P))``: P problems with F features each, in float64."""
 
 
-def fit_logistic(passes: Binary, *, soft_targets: bool = False, free: Tensor | None = None) -> tuple[Tensor, float]:
+def fit_logistic(
+    rows: Rows, problems: Problems, *, soft_targets: bool = False, free: Tensor | None = None
+) -> tuple[Tensor, float]:
     """Solve P logistic regressions side by side: return coefficients (P, F) and the largest distance to a minimum.
 
     Newton's steps, each problem's halved until its loss falls. ``soft_targets`` takes Platt's
     ``(N+ + 1) / (N+ + 2)`` and ``1 / (N- + 2)`` for 1 and 0, with which the minimum is finite even on separable data.
     Coefficients where ``free`` (P, F) is False stay 0. A ridge of 1e-9 keeps degenerate problems solvable.
     """
-    features, hits = next(iter(passes()))
+    logits, labels, _ = rows.first()
+    features = problems(logits[:1], labels[:1])[0]
     shape = features.shape[1:]
     free = torch.ones(shape, dtype=torch.bool, device=features.device) if free is None else free
-    right, n = torch.zeros(shape[0], dtype=torch.float64, device=features.device), 0
-    for _, hits in passes():
-        right += hits.double().sum(0)
-        n += len(hits)
+    n, right = rows.total(), sum_over(rows, lambda z, y, weight: weight.double() @ problems(z, y)[1].double())
     high = (right + 1) / (right + 2) if soft_targets else torch.ones_like(right)
     low = 1 / (n - right + 2) if soft_targets else torch.zeros_like(right)
 
@@ -63,14 +65,16 @@ def fit_logistic(passes: Binary, *, soft_targets: bool = False, free: Tensor | N
         loss = torch.zeros_like(right)
         slope = torch.zeros(shape, dtype=torch.float64, device=loss.device)
         curvature = torch.zeros((*shape, shape[1]), dtype=torch.float64, device=loss.device)
-        for features, hits in passes():
+        for logits, labels, weight in rows:
+            features, hits = problems(logits, labels)
+            counts = weight.double()[:, None]
             score = torch.einsum("mpf,pf->mp", features, values)
             goal = torch.where(hits, high, low)
-            loss -= (logsigmoid(score) - (1 - goal) * score).sum(0)
+            loss -= (counts * (logsigmoid(score) - (1 - goal) * score)).sum(0)
             probability = score.sigmoid()
-            slope += torch.einsum("mp,mpf->pf", probability - goal, features)
-            weight = (probability * (1 - probability))[:, :, None] * features
-            curvature += torch.einsum("mpf,mpg->pfg", weight, features)
+            slope += torch.einsum("mp,mpf->pf", counts * (probability - goal), features)
+            spread = (counts * probability * (1 - probability))[:, :, None] * features
+            curvature += torch.einsum("mpf,mpg->pfg", spread, features)
         ridge = 1e-9
         loss = loss / n + ridge * values.square().sum(1) / 2
         slope = (slope / n + ridge * values) * free

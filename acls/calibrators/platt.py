@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import field
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from acls.calibrators.base import Calibrator, Outcome
-from acls.calibrators.odds import fit_logistic, log_odds, normalized, with_top
+from acls.calibrators.odds import fit_logistic, log_odds, one_vs_rest, with_top
 from acls.calibrators.rows import Rows
-from acls.modules import choose
 
 
 class Platt(Calibrator):
@@ -27,28 +26,22 @@ class Platt(Calibrator):
     streams = True
     paper = "Platt, 1999"
 
-    kind: str = "one-vs-rest"
+    kind: Literal["one-vs-rest", "top-label"] = "one-vs-rest"
     platt_targets: bool = True
 
     weight: Tensor = field(init=False)
     bias: Tensor = field(init=False)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        choose("kind", self.kind, ("one-vs-rest", "top-label"))
-
     def _fit(self, rows: Rows) -> Outcome:
-        def passes() -> Iterator[tuple[Tensor, Tensor]]:
-            for logits, labels in rows:
-                log_probs = logits.double().log_softmax(1)
-                odds = log_odds(log_probs)
-                classes = torch.arange(logits.shape[1], device=logits.device)
-                if self.kind == "top-label":
-                    classes = log_probs.argmax(1, keepdim=True)
-                    odds = odds.gather(1, classes)
-                yield torch.stack([odds, torch.ones_like(odds)], dim=2), labels[:, None] == classes
+        def problems(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+            log_probs = logits.double().log_softmax(1)
+            odds, hits = log_odds(log_probs), one_vs_rest(labels, logits.shape[1])
+            if self.kind == "top-label":
+                top = log_probs.argmax(1, keepdim=True)
+                odds, hits = odds.gather(1, top), hits.gather(1, top)
+            return torch.stack([odds, torch.ones_like(odds)], dim=2), hits
 
-        values, gap = fit_logistic(passes, soft_targets=self.platt_targets)
+        values, gap = fit_logistic(rows, problems, soft_targets=self.platt_targets)
         self._learn(rows.first()[0], weight=values[:, 0], bias=values[:, 1])
         return Outcome(gap=gap)
 
@@ -56,7 +49,7 @@ class Platt(Calibrator):
         log_probs = rows.log_softmax(1)
         odds = log_odds(log_probs)
         if self.kind == "one-vs-rest":
-            return normalized(logsigmoid(odds * self.weight + self.bias))
+            return logsigmoid(odds * self.weight + self.bias).log_softmax(1)
         return with_top(log_probs, odds.amax(1) * self.weight + self.bias)
 
     def _reset(self, like: Tensor) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import field
+from dataclasses import field, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,7 +14,6 @@ from acls.calibrators.base import Calibrator, Outcome
 from acls.calibrators.descent import descend
 from acls.calibrators.rows import Rows
 from acls.calibrators.temperature import solve
-from acls.modules import choose
 
 LARGEST_FACTOR = 3.0
 """The log of how far a row's temperature may be from the common one."""
@@ -34,7 +34,7 @@ class PTS(Calibrator):
     top: int = 10
     hidden: int = 5
     weight_decay: float = 1e-3
-    objective: str = "nll"
+    objective: Literal["nll", "mse"] = "nll"
     seed: int = 0
 
     temperature: Tensor = field(init=False)
@@ -46,33 +46,28 @@ class PTS(Calibrator):
     bias2: Tensor = field(init=False)
     weight3: Tensor = field(init=False)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        choose("objective", self.objective, ("nll", "mse"))
-
     def _fit(self, rows: Rows) -> Outcome:
-        logits, labels = rows.all()
+        logits, labels, weight = rows.all()
         solved = solve(rows)
+        share = weight.double() / weight.sum(dtype=torch.float64)
         features = _features(logits, self.top).double()
-        mean, scale = (
-            features.mean(0),
-            features.std(0, correction=0).clamp(min=1e-6 * float(features.abs().max()) + 1e-30),
-        )
-        self._learn(logits, temperature=torch.tensor(1 / solved.beta, dtype=torch.float64), mean=mean, scale=scale)
+        mean = share @ features
+        scale = (share @ (features - mean).square()).sqrt().clamp(min=1e-6 * float(features.abs().max()) + 1e-30)
+        self._learn(logits, temperature=solved.temperature, mean=mean, scale=scale)
         z, x = logits.double() * solved.beta, (features - mean) / scale
         hits = torch.nn.functional.one_hot(labels, z.shape[1])
 
         def objective(weights: list[Tensor]) -> Tensor:
             log_probs = (z * (-_network(x, *weights)).exp()[:, None]).log_softmax(1)
             if self.objective == "nll":
-                loss = torch.nn.functional.nll_loss(log_probs, labels)
+                losses = torch.nn.functional.nll_loss(log_probs, labels, reduction="none")
             else:
-                loss = (log_probs.exp() - hits).square().mean()
-            return loss + self.weight_decay * sum(w.square().sum() for w in weights[::2])
+                losses = (log_probs.exp() - hits).square().mean(1)
+            return share @ losses + self.weight_decay * sum(w.square().sum() for w in weights[::2])
 
         names = ("weight1", "bias1", "weight2", "bias2", "weight3")
         self._learn(logits, **dict(zip(names, descend(objective, self._first_weights(x), STEPS), strict=True)))
-        return Outcome(at_boundary=solved.at_boundary, warnings=solved.warnings)
+        return replace(solved, gap=None)
 
     def _first_weights(self, x: Tensor) -> list[Tensor]:
         generator = torch.Generator().manual_seed(self.seed)
@@ -91,7 +86,7 @@ class PTS(Calibrator):
         return (rows / self.temperature * (-factor).exp()[:, None]).log_softmax(1)
 
     def _reset(self, like: Tensor) -> None:
-        self._learn(like, temperature=torch.ones(()), weight3=torch.zeros(self.hidden))
+        self._learn(like, temperature=1.0, weight3=torch.zeros(self.hidden))
 
 
 def _features(logits: Tensor, top: int) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from acls.errors import InputError
 from acls.hashing import STEP, mix64
-from acls.shapes import ONE_CLASS, flatten
+from acls.shapes import flatten
 
 CHUNK = 2**18
 """Elements of logits worked on at a time: about a megabyte, so that what one pass makes of them stays in the cache."""
@@ -22,29 +22,42 @@ SMALLEST = -103.2789
 """The log of the smallest positive float32."""
 
 Batches = Iterable[tuple[Tensor, ...]]
+Chunk = tuple[Tensor, Tensor, Tensor]
+"""Logits ``(m, K)``, labels ``(m,)`` and weights ``(m,)`` in the dtype of the logits."""
+Chunks = Iterable[Chunk]
 
 
 class Rows:
-    """Re-iterable chunks ``(logits (m, K), labels (m,))`` of tensors, or of an iterable of such batches.
+    """Re-iterable chunks of tensors, or of an iterable of batches ``(logits, target)`` or ``(logits, target, weight)``.
 
-    An iterable is read anew in every pass and never held: `hold` gathers it where a method needs all rows at once.
+    An iterable is read anew in every pass and never held: `hold` gathers it where a method needs all rows at once. A
+    row of weight w counts as w equal rows; without weights each is 1, and rows of weight 0 are left out.
     """
 
-    def __init__(self, logits: Tensor | Batches, target: Tensor | None, *, group: Tensor | None, ignore_index: int):
+    def __init__(
+        self,
+        logits: Tensor | Batches,
+        target: Tensor | None = None,
+        weight: Tensor | None = None,
+        *,
+        group: Tensor | None = None,
+        ignore_index: int,
+    ):
         self._ignore_index = ignore_index
-        self._held: tuple[Tensor, Tensor, Tensor] | None = None
-        self._batches: Batches | None = None
+        self._held: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
+        self._batches: Batches = ()
         if isinstance(logits, np.ndarray):
-            raise InputError("logits came as a NumPy array, but tensors are called for: pass torch.from_numpy(logits)")
+            raise InputError("expected logits as a tensor, got a NumPy array: pass torch.from_numpy(logits)")
         if isinstance(logits, Tensor):
             if target is None:
                 raise InputError("target is missing: pass fit(logits, target), or an iterable of (logits, target)")
-            self._held = _compact(logits, target, group, ignore_index)
+            self._held = self._compact(logits, target, weight, group)
+        elif any(given is not None for given in (target, weight, group)):
+            raise InputError(
+                "expected an iterable of batches (logits, target) or (logits, target, sample_weight) alone, got a "
+                "target, weights or groups beside it"
+            )
         else:
-            if target is not None or group is not None:
-                raise InputError(
-                    "with an iterable of batches, each batch is (logits, target): pass no target beside it"
-                )
             self._batches = logits
 
     @property
@@ -54,108 +67,119 @@ class Rows:
 
     def check_rereadable(self, name: str) -> None:
         """Raise for a generator, which is spent after the one pass that would not be enough."""
-        if self._batches is not None and iter(self._batches) is self._batches:
+        if self._held is None and iter(self._batches) is self._batches:
             raise InputError(
                 f"{name} reads its batches several times, but a generator can be read once: "
                 "pass a list, a DataLoader, or any other iterable that starts anew"
             )
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        if self._held is not None:
-            logits, labels, _ = self._held
-            yield from chunks(logits, labels)
-            return
-        assert self._batches is not None
-        for batch in self._batches:
-            logits, labels, _ = _compact(batch[0], batch[1], None, self._ignore_index)
-            yield from chunks(logits, labels)
+    def __iter__(self) -> Iterator[Chunk]:
+        for part in (self._compact(*batch) for batch in self._batches) if self._held is None else [self._held]:
+            yield from chunks(*part[:3])
 
-    def first(self) -> tuple[Tensor, Tensor]:
-        """Return some rows to start from: all that are held, else the first batch that has any."""
-        if self._held is not None and len(self._held[1]):
-            return self._held[:2]
-        for logits, labels in self:
-            return logits, labels
-        raise InputError(NOTHING_LEFT)
+    def first(self) -> Chunk:
+        """Return some rows to start from: all that are held, else the first chunk."""
+        found = self._held[:3] if self._held is not None else next(iter(self), None)
+        if found is None or not len(found[1]):
+            raise InputError(NOTHING_LEFT)
+        return found
+
+    def total(self) -> float:
+        """Return the sum of the weights: without weights, the number of rows."""
+        return float(sum_over(self, lambda _logits, _labels, weight: weight.sum(dtype=torch.float64)))
 
     def hold(self) -> None:
         """Gather the batches of an iterable, where the method needs all rows at once."""
         if self._held is not None:
             return
-        assert self._batches is not None
         parts, start = [], 0
         for batch in self._batches:
-            logits, labels, group = _compact(batch[0], batch[1], None, self._ignore_index)
-            parts.append((logits, labels, group + start))
+            *columns, group = self._compact(*batch)
+            parts.append((*columns, group + start))
             start += batch[0].shape[0]
         if not parts:
             raise InputError(NOTHING_LEFT)
         self._held = tuple(torch.cat(column) for column in zip(*parts, strict=True))  # type: ignore[assignment]
 
-    def all(self) -> tuple[Tensor, Tensor]:
+    def all(self) -> Chunk:
         """Return all rows, in an order that depends on their content alone.
 
         So whatever draws or splits them, draws or splits them the same for any order they came in.
         """
-        return self._in_order()[:2]
+        return self._in_order()[:3]
 
     def folds(self, n: int) -> Tensor:
         """Assign each row of `all` a fold 0..n-1; the positions of one map, or of one group, stay together."""
-        logits, labels, group = self._in_order()
-        row_codes = codes(logits, labels)
-        _, group = torch.unique(group, return_inverse=True)
-        totals = row_codes.new_zeros(int(group.max()) + 1).scatter_add_(0, group, row_codes)
-        # Groups are dealt out in the order of their content's code, so that folds have equal sizes.
-        rank = totals.argsort(stable=True).argsort(stable=True)
-        return (rank % n)[group]
+        logits, labels, _, group = self._in_order()
+        group = torch.unique(group, return_inverse=True)[1]
+        return _dealt(logits, labels, group, n)[group]
 
-    def sample_folds(self, n: int) -> Tensor:
-        """Assign each sample or map, in the order they came, a fold 0..n-1, by its content."""
-        assert self._held is not None
-        logits, labels, group = self._held
-        totals = torch.zeros(int(group.max()) + 1, dtype=torch.int64, device=group.device)
-        totals.scatter_add_(0, group, codes(logits, labels))
-        return totals.argsort(stable=True).argsort(stable=True) % n
+    def group_folds(self, n: int) -> Tensor:
+        """Assign each of the groups 0, 1, ... a fold 0..n-1, by its content."""
+        logits, labels, _, group = self._in_order()
+        return _dealt(logits, labels, group, n)
 
-    def _in_order(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _in_order(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         self.hold()
         assert self._held is not None
-        logits, labels, group = self._held
+        logits, labels, weight, group = self._held
         if not len(labels):
             raise InputError(NOTHING_LEFT)
         order = codes(logits, labels).argsort(stable=True)
-        return logits[order], labels[order], group[order]
+        return logits[order], labels[order], weight[order], group[order]
+
+    def _compact(
+        self, logits: Tensor, target: Tensor, weight: Tensor | None = None, group: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return logits, labels, weights and groups of the rows that count."""
+        positions = flatten(logits, target, ignore_index=self._ignore_index)
+        if positions.soft:
+            raise InputError("expected class ids, got soft labels: calibrators are fitted to integers")
+        rows, labels, valid = positions.logits.detach(), positions.target, positions.valid
+        samples = positions.shape[0]
+        per_sample = positions.shape.numel() // max(samples, 1)
+        given = torch.arange(samples, device=rows.device) if group is None else _per_sample("group", group, samples)
+        spread = given.repeat_interleave(per_sample)
+        if weight is None:
+            counts = rows.new_ones(len(rows))
+        else:
+            checked = _checked_weight(_per_sample("sample_weight", weight, samples))
+            counts = checked.to(rows).repeat_interleave(per_sample)
+            valid = counts > 0 if valid is None else valid & (counts > 0)
+        if valid is not None:
+            rows, labels, counts, spread = rows[valid], labels[valid], counts[valid], spread[valid]
+        return _checked(rows), labels, counts, spread
 
 
-NOTHING_LEFT = "there is nothing to fit to: no batch, or every position of the target is ignore_index"
+NOTHING_LEFT = "there is nothing to fit to: no batch, or every position has weight 0 or the label ignore_index"
 
 
-def sum_over(rows: Iterable[tuple[Tensor, Tensor]], term: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+def sum_over(rows: Chunks, term: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
     """Add up a term of each chunk in float64."""
     total: Any = 0.0
-    for logits, labels in rows:
-        total = total + term(logits, labels).double()
+    for chunk in rows:
+        total = total + term(*chunk).double()
     return torch.as_tensor(total)
 
 
-def _compact(logits: Tensor, target: Tensor, group: Tensor | None, ignore_index: int) -> tuple[Tensor, Tensor, Tensor]:
-    positions = flatten(logits, target, ignore_index=ignore_index)
-    if positions.soft:
-        raise InputError("calibrators are fitted to class ids, but the target holds soft labels: pass integers")
-    if positions.n_classes < 2:
-        raise InputError(ONE_CLASS.format(positions.n_classes))
-    if group is None:
-        group = torch.arange(logits.shape[0], device=logits.device)
-    elif group.shape[:1] != logits.shape[:1] or group.ndim != 1:
-        raise InputError(
-            f"group has shape {tuple(group.shape)}, but one number a sample is called for: ({len(logits)},)"
-        )
-    per_sample = positions.shape.numel() // max(logits.shape[0], 1)
-    spread = group if per_sample == 1 else group.repeat_interleave(per_sample)
-    if positions.valid is not None:
-        spread = spread[positions.valid]
-        positions = positions.compact()
-    return _checked(positions.logits.detach()), positions.target, spread
+def _dealt(logits: Tensor, labels: Tensor, group: Tensor, n: int) -> Tensor:
+    """Return a fold for each group: dealt out in the order of the content's code, so that folds have equal sizes."""
+    totals = torch.zeros(int(group.max()) + 1, dtype=torch.int64, device=group.device)
+    totals.scatter_add_(0, group, codes(logits, labels))
+    return totals.argsort(stable=True).argsort(stable=True) % n
+
+
+def _per_sample(name: str, values: Tensor, samples: int) -> Tensor:
+    if values.shape != (samples,):
+        raise InputError(f"expected {name} of shape ({samples},), a number per sample, got {tuple(values.shape)}")
+    return values
+
+
+def _checked_weight(weight: Tensor) -> Tensor:
+    if not bool(((weight >= 0) & weight.isfinite()).all()):
+        wrong = weight[~((weight >= 0) & weight.isfinite())]
+        raise InputError(f"expected sample_weight of finite numbers, 0 or more, got {float(wrong[0]):g}")
+    return weight
 
 
 def _checked(logits: Tensor) -> Tensor:
@@ -172,11 +196,12 @@ def finite(logits: Tensor) -> Tensor:
     return torch.where(logits == -torch.inf, logits.amax(1, keepdim=True) + SMALLEST, logits)
 
 
-def chunks(logits: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+def chunks(logits: Tensor, labels: Tensor, weight: Tensor) -> Iterator[Chunk]:
     """Cut rows into parts that fit the cache."""
     size = max(1, (CHUNK if logits.numel() > CHUNK else SMALL_CHUNK) // logits.shape[1])
     for start in range(0, len(labels), size):
-        yield logits[start : start + size], labels[start : start + size]
+        own = slice(start, start + size)
+        yield logits[own], labels[own], weight[own]
 
 
 def codes(logits: Tensor, labels: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from acls.calibrators.base import Calibrator, Outcome
 from acls.calibrators.odds import fit_logistic
-from acls.calibrators.rows import Rows
+from acls.calibrators.rows import Chunk, Rows
 from acls.calibrators.temperature import solve
 
 TOP = 5
@@ -38,33 +38,25 @@ class Selective(Calibrator):
     bias: Tensor = field(init=False)
 
     def _fit(self, rows: Rows) -> Outcome:
-        def passes() -> Iterator[tuple[Tensor, Tensor]]:
-            for logits, labels in rows:
-                features = _features(logits.double())
-                ones = torch.ones_like(features[:, :1])
-                yield torch.cat([features, ones], dim=1)[:, None], (logits.argmax(1) != labels)[:, None]
+        def problems(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+            features = _features(logits.double())
+            ones = torch.ones_like(features[:, :1])
+            return torch.cat([features, ones], dim=1)[:, None], (logits.argmax(1) != labels)[:, None]
 
-        values, gap = fit_logistic(passes, soft_targets=True)
+        values, gap = fit_logistic(rows, problems, soft_targets=True)
         like = rows.first()[0]
         self._learn(like, weight=values[0, :-1], bias=values[0, -1])
-        both = [
-            solve(_Side(rows, self, wrong)) if next(iter(_Side(rows, self, wrong)), None) else None
-            for wrong in (False, True)
-        ]
-        common = next(side for side in both if side is not None)
-        betas = torch.tensor([(side or common).beta for side in both], dtype=torch.float64)
+        sides = {name: _Side(rows, self, name == "wrong") for name in ("right", "wrong")}
+        solved = {name: solve(side) for name, side in sides.items() if next(iter(side), None)}
+        common = next(iter(solved.values()))
+        betas = torch.tensor([solved.get(name, common).beta for name in sides], dtype=torch.float64)
         self._learn(like, temperature=1 / betas)
         warnings = tuple(
-            f"among what looks {name}: {warning}"
-            for name, side in zip(("right", "wrong"), both, strict=True)
-            if side is not None
-            for warning in side.warnings
+            f"among what looks {name}: {warning}" for name, side in solved.items() for warning in side.warnings
         )
-        if both[1] is None:
+        if "wrong" not in solved:
             warnings += (f"nothing looks wrong at threshold {self.threshold}: this is temperature scaling",)
-        return Outcome(
-            gap=gap, at_boundary=any(side is not None and side.at_boundary for side in both), warnings=warnings
-        )
+        return Outcome(gap=gap, at_boundary=any(side.at_boundary for side in solved.values()), warnings=warnings)
 
     def looks_wrong(self, rows: Tensor) -> Tensor:
         """Return for each row of logits whether the detector takes its top class for a mistake."""
@@ -85,11 +77,11 @@ class _Side:
     def __init__(self, rows: Rows, detector: Selective, wrong: bool) -> None:
         self._rows, self._detector, self._wrong = rows, detector, wrong
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for logits, labels in self._rows:
+    def __iter__(self) -> Iterator[Chunk]:
+        for logits, labels, weight in self._rows:
             own = self._detector.looks_wrong(logits) == self._wrong
             if own.any():
-                yield logits[own], labels[own]
+                yield logits[own], labels[own], weight[own]
 
 
 def _features(logits: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, replace
 
 import torch
 from torch import Tensor
@@ -40,27 +40,30 @@ class Spline(Calibrator):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.knots < 3:
-            raise InputError(f"knots is {self.knots}, but a spline has at least 3")
+            raise InputError(f"expected knots of 3 or more, got {self.knots}")
 
     def _fit(self, rows: Rows) -> Outcome:
-        logits, labels = rows.all()
+        logits, labels, weight = rows.all()
         solved = solve(rows)
         odds, predicted = log_odds((logits.double() * solved.beta).log_softmax(1)).max(1)
         odds, order = odds.sort()
-        n = len(odds)
-        share = torch.cumsum((predicted == labels)[order].double(), 0) / n
-        t = torch.arange(1, n + 1, dtype=torch.float64, device=odds.device) / n
-        basis, _ = _natural_basis(t, self.knots)
+        counts, hits = weight.double()[order], (predicted == labels)[order].double()
+        end, n = counts.cumsum(0), float(counts.sum())
+        # A row of weight w is a step of that length: its middle stands for it.
+        share = ((hits * counts).cumsum(0) - hits * counts / 2) / n
+        basis, _ = _natural_basis((end - counts / 2) / n, self.knots)
+        root = counts.sqrt()[:, None].cpu()
         # gelsd: the smallest of the solutions where there are fewer rows than knots
-        solution = torch.linalg.lstsq(basis.cpu(), share.cpu()[:, None], driver="gelsd").solution.to(odds.device)
+        solution = torch.linalg.lstsq(root * basis.cpu(), root * share.cpu()[:, None], driver="gelsd").solution
         at = torch.linspace(0, 1, TABLE, dtype=torch.float64, device=odds.device)
         _, slopes = _natural_basis(at, self.knots)
         floor = 1 / (n + 2)
-        accuracy = (slopes @ solution)[:, 0].clamp(floor, 1 - floor)
-        x = odds[(at * (n - 1)).long()].clamp(-WIDEST, WIDEST)
-        temperature = torch.tensor(1 / solved.beta, dtype=torch.float64)
-        self._learn(logits, temperature=temperature, x=x[None], y=accuracy.logit()[None])
-        return Outcome(at_boundary=solved.at_boundary, warnings=solved.warnings)
+        accuracy = (slopes @ solution.to(odds.device))[:, 0].clamp(floor, 1 - floor)
+        # A rounding above the end of a row is none.
+        place = torch.searchsorted(end, at * n * (1 - 1e-12)).clamp(max=len(odds) - 1)
+        x = odds[place].clamp(-WIDEST, WIDEST)
+        self._learn(logits, temperature=solved.temperature, x=x[None], y=accuracy.logit()[None])
+        return replace(solved, gap=None)
 
     def _transform(self, rows: Tensor) -> Tensor:
         log_probs = (rows / self.temperature).log_softmax(1)
@@ -69,7 +72,7 @@ class Spline(Calibrator):
 
     def _reset(self, like: Tensor) -> None:
         line = torch.tensor([[-WIDEST, WIDEST]])
-        self._learn(like, temperature=torch.ones(()), x=line, y=line)
+        self._learn(like, temperature=1.0, x=line, y=line)
 
     def _values(self, n_classes: int) -> int:
         return self.knots

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from acls.calibrators.base import Calibrator, Outcome
-from acls.calibrators.rows import CHUNK, Rows
+from acls.calibrators.rows import CHUNK, Chunks, Rows, sum_over
 from acls.calibrators.scores import Score, ScoreTally
-from acls.modules import choose
 
 COLDEST, HOTTEST = 1e-6, 1e12
 """The range of T in units of the logits' spread; at its ends the NLL of separable data is within 1e-10 of its limit."""
@@ -44,30 +43,28 @@ class Temperature(Calibrator):
     takes_impossible = True
     paper = "Guo et al., ICML 2017"
 
-    objective: str = "nll"
+    objective: Literal["nll", "ece"] = "nll"
     grid: bool = False
 
     temperature: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        choose("objective", self.objective, ("nll", "ece"))
         self.temperature = torch.ones(())
 
     def _fit(self, rows: Rows) -> Outcome:
         if self.grid:
-            found = _best_of(rows, PAPERS_GRID, self.objective)
+            found, outcome = _best_of(rows, PAPERS_GRID, self.objective), Outcome()
+        elif self.objective == "nll":
+            outcome = solve(rows)
+            found = outcome.temperature
         else:
-            solved = solve(rows)
-            if self.objective == "nll":
-                self._learn(rows.first()[0], temperature=torch.tensor(1 / solved.beta, dtype=torch.float64))
-                before, after = _scores(rows, [1.0, 1 / float(self.temperature)])
-                return Outcome(before, after, solved.gap, solved.at_boundary, solved.warnings)
-            around = 1 / solved.beta * torch.logspace(-1, 1, 201, dtype=torch.float64)
-            found = _best_of(rows, [1.0, 1 / solved.beta, *around.tolist()], self.objective)
-        self._learn(rows.first()[0], temperature=torch.tensor(found, dtype=torch.float64))
-        before, after = _scores(rows, [1.0, 1 / found])
-        return Outcome(before, after)
+            center = solve(rows).temperature
+            around = center * torch.logspace(-1, 1, 201, dtype=torch.float64)
+            found, outcome = _best_of(rows, [1.0, center, *around.tolist()], self.objective), Outcome()
+        self._learn(rows.first()[0], temperature=found)
+        outcome.before, outcome.after = _scores(rows, [1.0, 1 / float(self.temperature)])
+        return outcome
 
     def _transform(self, rows: Tensor) -> Tensor:
         return (rows / self.temperature).log_softmax(1)
@@ -82,34 +79,35 @@ class Temperature(Calibrator):
         return 1 / self.temperature, torch.zeros_like(self.temperature)
 
 
-@dataclass(frozen=True)
-class Solved:
+@dataclass(kw_only=True)
+class Solved(Outcome):
     """The inverse temperature that minimises the NLL, and how sure that is."""
 
     beta: float
-    gap: float | None
-    at_boundary: bool = False
-    warnings: tuple[str, ...] = ()
+
+    @property
+    def temperature(self) -> float:
+        return 1 / self.beta
 
 
-def solve(rows: Iterable[tuple[Tensor, Tensor]]) -> Solved:
+def solve(rows: Chunks) -> Solved:
     """Minimise the NLL of ``softmax(beta z)`` over beta > 0.
 
     The search starts on a sample of the first rows, in float64; then two or three passes over the whole are enough.
     """
-    logits, labels = next(iter(rows)) if not isinstance(rows, Rows) else rows.first()
+    logits, labels, weight = next(iter(rows)) if not isinstance(rows, Rows) else rows.first()
     stride = max(1, len(labels) // START_ROWS)
-    sample = [(logits[::stride].double(), labels[::stride])]
+    sample = [(logits[::stride].double(), labels[::stride], weight[::stride])]
     spread = float((sample[0][0].amax(1) - sample[0][0].mean(1)).mean())
     if spread == 0:
-        return Solved(1.0, None, warnings=("the logits of a row are all equal: no temperature changes that",))
+        return Solved(beta=1.0, warnings=("the logits of a row are all equal: no temperature changes that",))
     start = _minimize(sample, 1 / spread, spread)
     if stride == 1 and isinstance(rows, Rows) and rows.held and logits.numel() <= CHUNK:
         return start
     return _minimize(rows, start.beta, spread)
 
 
-def _minimize(rows: Iterable[tuple[Tensor, Tensor]], beta: float, spread: float) -> Solved:
+def _minimize(rows: Chunks, beta: float, spread: float) -> Solved:
     low, high = 1 / (HOTTEST * spread), 1 / (COLDEST * spread)
     gap = math.inf
     below = above = None  # the closest points known to be on either side of the minimum
@@ -119,11 +117,11 @@ def _minimize(rows: Iterable[tuple[Tensor, Tensor]], beta: float, spread: float)
         gap = slope * slope / (2 * curvature) if curvature > 0 else 0.0
         # On separable data the NLL falls as an exponential, of which the gap is one half.
         if nll < 10 * CLOSE_ENOUGH or (beta == high and slope < 0):
-            return Solved(beta, nll, at_boundary=True, warnings=(SEPARABLE.format(1 / beta),))
+            return Solved(beta=beta, gap=nll, at_boundary=True, warnings=(SEPARABLE.format(1 / beta),))
         if beta == low and slope > 0:
-            return Solved(beta, None, at_boundary=True, warnings=(NO_BETTER_THAN_CHANCE.format(1 / beta),))
+            return Solved(beta=beta, at_boundary=True, warnings=(NO_BETTER_THAN_CHANCE.format(1 / beta),))
         if gap <= CLOSE_ENOUGH and curvature > 0:
-            return Solved(beta - slope / curvature, gap)
+            return Solved(beta=beta - slope / curvature, gap=gap)
         if slope < 0:
             below = beta
         else:
@@ -135,9 +133,9 @@ def _minimize(rows: Iterable[tuple[Tensor, Tensor]], beta: float, spread: float)
             if not below < step < above:
                 step = math.sqrt(below * above)
             if above - below <= 4e-16 * above or step == beta:
-                return Solved(beta, gap)
+                break
         beta = min(max(step, low), high)
-    return Solved(beta, gap)
+    return Solved(beta=beta, gap=gap)
 
 
 SEPARABLE = (
@@ -150,22 +148,23 @@ NO_BETTER_THAN_CHANCE = (
 )
 
 
-def _derivatives(rows: Iterable[tuple[Tensor, Tensor]], beta: float) -> tuple[float, float, float]:
+def _derivatives(rows: Chunks, beta: float) -> tuple[float, float, float]:
     """Return the mean NLL at beta, with its first and second derivative: ``E_p[z] - z_y`` and ``Var_p[z]``."""
-    n, totals = 0, torch.zeros(3, dtype=torch.float64)
-    for logits, labels in rows:
+
+    def sums(logits: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
         # Relative to the true class's logit: nothing cancels then, however sure the model is.
         above = logits - logits.gather(1, labels[:, None])
         top = above.amax(1, keepdim=True)
-        weight = (above - top).mul_(beta).exp_()
-        total = weight.sum(1)
-        first = weight.mul_(above).sum(1) / total
-        second = weight.mul_(above).sum(1) / total - first.square()
+        odds = (above - top).mul_(beta).exp_()
+        total = odds.sum(1)
+        first = odds.mul_(above).sum(1) / total
+        second = odds.mul_(above).sum(1) / total - first.square()
         nll = total.log() + beta * top[:, 0]
-        totals += torch.stack([value.sum(dtype=torch.float64) for value in (nll, first, second)]).cpu()
-        n += len(labels)
-    nll, slope, curvature = (totals / n).tolist()
-    return nll, slope, curvature
+        terms = (weight, nll * weight, first * weight, second * weight)
+        return torch.stack([term.sum(dtype=torch.float64) for term in terms])
+
+    n, nll, slope, curvature = sum_over(rows, sums).tolist()
+    return nll / n, slope / n, curvature / n
 
 
 # Sums of 0.1, as the reference implementations have them: 3.2000000000000015, not 3.2.
@@ -181,12 +180,12 @@ def _best_of(rows: Rows, temperatures: list[float], objective: str) -> float:
 def _scores(rows: Rows, betas: list[float]) -> list[ScoreTally]:
     """Measure ``softmax(beta z)`` for several beta in one pass."""
     tallies: list[ScoreTally] = []
-    for logits, labels in rows:
+    for logits, labels, weight in rows:
         tallies = tallies or [ScoreTally(logits.shape[1]) for _ in betas]
         top, predicted = logits.max(1)
         below, hit = logits - top[:, None], predicted == labels
         label = below.gather(1, labels[:, None])[:, 0]
         for beta, tally in zip(betas, tallies, strict=True):
             total = (below * beta).exp_().sum(1)
-            tally.add(total.log() - beta * label, total.reciprocal(), hit, labels)
+            tally.add(total.log() - beta * label, total.reciprocal(), hit, labels, weight)
     return tallies

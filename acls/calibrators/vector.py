@@ -5,16 +5,16 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import field
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from acls.calibrators.affine import Design, Diagonal, fit_affine
+from acls.calibrators.affine import Diagonal, fit_affine
 from acls.calibrators.base import Calibrator, Outcome
 from acls.calibrators.rows import Rows
 from acls.errors import InputError
-from acls.modules import choose
 
 
 class Affine(Calibrator):
@@ -53,7 +53,7 @@ class Affine(Calibrator):
         return True
 
     @abstractmethod
-    def _design(self, features: Tensor) -> Design:
+    def _design(self, features: Tensor) -> Diagonal:
         """The values to fit to features such as these."""
 
     def _fit(self, rows: Rows) -> Outcome:
@@ -62,10 +62,9 @@ class Affine(Calibrator):
             fitted = fit_affine(rows, self._design, torch.mul, self.strength)
             self._learn(like, weight=fitted.weight * fitted.scale, bias=fitted.bias)
         else:
-            uniform = 1 / (1 + sum(len(labels) for _, labels in rows))
+            uniform = 1 / (1 + rows.total())
             fitted = fit_affine(rows, self._design, partial(_mixed_log_probs, uniform=uniform), self.strength)
-            scale = torch.tensor(fitted.scale, dtype=torch.float64)
-            self._learn(like, weight=fitted.weight, bias=fitted.bias, scale=scale, uniform=torch.tensor(uniform))
+            self._learn(like, weight=fitted.weight, bias=fitted.bias, scale=fitted.scale, uniform=uniform)
         warnings: tuple[str, ...] = ()
         if fitted.at_boundary:
             warnings = ("the data is separable, or no better than chance: the ridge alone keeps the fit finite",)
@@ -82,7 +81,7 @@ class Affine(Calibrator):
         weight = torch.ones(n_classes) if self.weight.ndim == 1 else torch.eye(n_classes)
         self._learn(like, weight=weight, bias=torch.zeros(n_classes))
         if not self._of_logits:
-            self._learn(like, scale=torch.ones(()), uniform=torch.zeros(()))
+            self._learn(like, scale=1.0, uniform=0.0)
 
     def _values(self, n_classes: int) -> int:
         return self._design(torch.zeros(1, n_classes, dtype=torch.float64)).size
@@ -106,17 +105,13 @@ class Vector(Affine):
 
     paper = "Guo et al., ICML 2017"
 
-    space: str = "logits"
-
-    def __post_init__(self) -> None:
-        choose("space", self.space, ("logits", "log_probs"))
-        super().__post_init__()
+    space: Literal["logits", "log_probs"] = "logits"
 
     @property
     def _of_logits(self) -> bool:
         return self.space == "logits"
 
-    def _design(self, features: Tensor) -> Design:
+    def _design(self, features: Tensor) -> Diagonal:
         return Diagonal(features.shape[1])
 
 

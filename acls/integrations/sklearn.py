@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from numbers import Integral
 from typing import Any
 
@@ -20,7 +21,14 @@ with importing("sklearn", extra="sklearn", vision=False):
     from sklearn.model_selection import cross_val_predict
     from sklearn.utils import assert_all_finite
     from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
+    from sklearn.utils.validation import (
+        _check_sample_weight,
+        check_consistent_length,
+        check_is_fitted,
+        column_or_1d,
+        has_fit_parameter,
+        validate_data,
+    )
 
 SCORES = ("estimator", "logits", "probs")
 
@@ -53,8 +61,8 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         self.scores = scores
         self.cv = cv
 
-    def fit(self, X: Any, y: Any) -> CalibratedClassifier:
-        """Fit the estimator, if there is one, and the calibrator."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> CalibratedClassifier:
+        """Fit the estimator, if there is one, with the weights if its fit takes them, and the calibrator."""
         choose("scores", self.scores, SCORES)
         if self.scores == "estimator":  # which checks X itself, and alone knows what X may be
             check_consistent_length(X, y)
@@ -63,6 +71,8 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         else:
             X, y = validate_data(self, X, y, accept_sparse=True, dtype=None, ensure_all_finite=False)
         check_classification_targets(y)
+        if sample_weight is not None:
+            sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         self.classes_, target = np.unique(y, return_inverse=True)
         calibrator = make_calibrator(self.method, **(self.method_params or {}))
         if self.scores != "estimator":
@@ -79,10 +89,11 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             self.estimator_ = self.estimator
             logits = self._logits(X)
         else:
-            logits = self._fit_estimator(X, y, target)
+            logits = self._fit_estimator(X, y, target, sample_weight)
         if self.scores == "estimator":
             self._take_features()
-        self.calibrator_ = calibrator.fit(logits, torch.from_numpy(target.astype(np.int64)))
+        weight = None if sample_weight is None else torch.from_numpy(sample_weight)
+        self.calibrator_ = calibrator.fit(logits, torch.from_numpy(target.astype(np.int64)), weight)
         return self
 
     def predict_proba(self, X: Any) -> Any:
@@ -98,7 +109,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         chosen = self.predict_proba(X).argmax(1)
         return self.classes_[chosen]
 
-    def _fit_estimator(self, X: Any, y: Any, target: Any) -> torch.Tensor:
+    def _fit_estimator(self, X: Any, y: Any, target: Any, sample_weight: Any) -> torch.Tensor:
         estimator = LogisticRegression() if self.estimator is None else self.estimator
         if not is_classifier(estimator):
             raise InputError(f"{type(estimator).__name__} is no classifier: pass one with predict_proba")
@@ -106,14 +117,18 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             raise ValueError(
                 "this classifier needs samples of at least 2 classes in the data, but the data has one class"
             )
-        self.estimator_ = clone(estimator).fit(X, y)
+        params = {} if sample_weight is None else {"sample_weight": sample_weight}
+        if params and not has_fit_parameter(estimator, "sample_weight"):
+            warnings.warn(f"{type(estimator).__name__} takes no sample_weight: only the calibrator does", stacklevel=3)
+            params = {}
+        self.estimator_ = clone(estimator).fit(X, y, **params)
         fewest = int(np.bincount(target).min())
         if fewest < 2:
             # A class that a fold would miss: no out-of-fold scores can be had.
             return self._logits(X)
         method = "predict_proba" if hasattr(estimator, "predict_proba") else "decision_function"
         cv = min(int(self.cv), fewest) if isinstance(self.cv, Integral) else self.cv
-        out_of_fold = cross_val_predict(clone(estimator), X, y, cv=cv, method=method)
+        out_of_fold = cross_val_predict(clone(estimator), X, y, cv=cv, method=method, params=params)
         return _as_logits(out_of_fold, method == "predict_proba")
 
     def _take_features(self) -> None:

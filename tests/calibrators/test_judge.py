@@ -64,6 +64,20 @@ def test_maps_are_judged_whole():
     assert told.use
 
 
+def test_weights_count_in_fits_and_scores():
+    logits, target = overconfident(n=600)
+    garbage = torch.randn(200, 5, generator=torch.Generator().manual_seed(1)), torch.zeros(200, dtype=torch.long)
+    both, labels = torch.cat([logits, garbage[0]]), torch.cat([target, garbage[1]])
+    weight = torch.cat([torch.ones(600), torch.zeros(200)])
+    clean = judge(Temperature(), logits, target)
+    assert judge(Temperature(), both, labels, weight) == clean
+    assert judge(Temperature(), both, labels) != clean
+    weight = 1.0 + 9 * (target == 0)
+    heavy = judge(Temperature(), logits, target, weight)
+    assert heavy.before.nll == pytest.approx(Temperature().fit(logits, target, weight).report.before.nll)
+    assert heavy.after.nll != pytest.approx(clean.after.nll, rel=1e-3)
+
+
 def test_too_few_samples_for_the_folds_are_refused():
     with pytest.raises(InputError, match="do not make 5 folds"):
         judge(Temperature(), *overconfident(n=3))

@@ -80,6 +80,33 @@ def test_methods_can_be_searched(digits):
     assert search.best_params_["method"] in ("temperature", "vector")
 
 
+@pytest.mark.parametrize("scores", ["logits", "probs"])
+def test_a_whole_weight_is_that_many_equal_rows(digits, scores):
+    x, _, y, _ = digits
+    model = GaussianNB().fit(x[:300], y[:300])
+    given = model.predict_proba(x[300:]) if scores == "probs" else model.predict_log_proba(x[300:]).clip(-50)
+    weight = np.random.default_rng(0).integers(0, 3, len(given))
+    weighted = CalibratedClassifier(scores=scores).fit(given, y[300:], sample_weight=weight)
+    repeated = CalibratedClassifier(scores=scores).fit(given.repeat(weight, 0), y[300:].repeat(weight))
+    plain = CalibratedClassifier(scores=scores).fit(given, y[300:])
+    assert np.allclose(weighted.predict_proba(given), repeated.predict_proba(given), atol=1e-6)
+    assert not np.allclose(weighted.predict_proba(given), plain.predict_proba(given), atol=1e-4)
+
+
+def test_weights_reach_the_estimator_and_the_calibrator_alone_where_it_takes_none(digits):
+    x, x_test, y, _ = digits
+    weight = np.where(y < 5, 5.0, 0.2)
+    weighted = CalibratedClassifier(GaussianNB()).fit(x, y, weight)
+    own = GaussianNB().fit(x, y, weight)
+    assert np.array_equal(weighted.estimator_.class_prior_, own.class_prior_)
+    pipeline = make_pipeline(StandardScaler(), GaussianNB())
+    with pytest.warns(UserWarning, match="Pipeline takes no sample_weight"):
+        calibrated = CalibratedClassifier(pipeline, method="vector").fit(x, y, weight)
+    plain = CalibratedClassifier(pipeline, method="vector").fit(x, y)
+    assert np.array_equal(calibrated.estimator_.predict_proba(x_test), plain.estimator_.predict_proba(x_test))
+    assert calibrated.predict_proba(x_test)[:, :5].sum() > plain.predict_proba(x_test)[:, :5].sum()
+
+
 def test_wrong_number_of_columns_is_refused():
     with pytest.raises(InputError, match="3 columns, but y 2 classes"):
         CalibratedClassifier(scores="logits").fit(np.zeros((4, 3)), [0, 1, 0, 1])

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from acls.calibrators import REGISTRY, Calibrator, Temperature, make_calibrator
+from acls.calibrators.vector import Affine
 from acls.errors import InputError
 from tests.calibrators.synthetic import overconfident, well_calibrated
 
@@ -137,6 +138,60 @@ def test_generator_is_refused_only_where_it_is_read_again(name, data):
             calibrator.fit(batches)
     else:
         assert calibrator.fit(batches).report.rows == len(target)
+
+
+def test_a_whole_weight_is_that_many_equal_samples(name):
+    logits, target = overconfident(n=600, k=4)
+    weight = torch.randint(0, 4, (600,), generator=torch.Generator().manual_seed(1))
+    if REGISTRY[name].no_weights:
+        with pytest.raises(InputError, match=f"{name} takes no sample_weight: "):
+            make_calibrator(name).fit(logits, target, weight)
+        return
+    # Folds hold rows, of whatever weight: the strength that they choose is not the same.
+    fields = {"strength": 1.0} if issubclass(REGISTRY[name], Affine) else {}
+    weighted = make_calibrator(name, **fields).fit(logits, target, weight)
+    repeated = fitted(name, logits.repeat_interleave(weight, 0), target.repeat_interleave(weight), **fields)
+    apart = (weighted(logits).exp() - repeated(logits).exp()).abs().max()
+    assert apart <= 2e-4, float(apart)
+    assert weighted.report.after.nll == pytest.approx(repeated.report.after.nll, abs=1e-5)
+    assert weighted.report.after.ece == pytest.approx(repeated.report.after.ece, abs=2e-4)
+    plain = fitted(name, logits, target, **fields)
+    assert (weighted(logits).exp() - plain(logits).exp()).abs().max() > 10 * apart, "the weights changed nothing"
+
+
+def test_weights_come_with_batches_too(name, data):
+    logits, target = data
+    if not REGISTRY[name].no_weights:
+        weight = torch.linspace(0.5, 2, len(target))
+        batches = list(zip(logits.split(300), target.split(300), weight.split(300), strict=True))
+        whole = make_calibrator(name).fit(logits, target, weight)
+        assert torch.allclose(make_calibrator(name).fit(batches)(logits), whole(logits), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("weight", "match"),
+    [
+        (torch.ones(5), r"expected sample_weight of shape \(800,\), a number per sample, got \(5,\)"),
+        (-torch.ones(800), "expected sample_weight of finite numbers, 0 or more, got -1"),
+        (torch.full((800,), torch.nan), "got nan"),
+        (torch.zeros(800), "nothing to fit to"),
+    ],
+    ids=["shape", "negative", "nan", "zero"],
+)
+def test_wrong_weights_are_refused(name, data, weight, match):
+    if not REGISTRY[name].no_weights:
+        with pytest.raises(InputError, match=match):
+            make_calibrator(name).fit(*data, weight)
+
+
+@pytest.mark.parametrize("shape", [(-1,), (-1, 1)], ids=["(N,)", "(N, 1)"])
+def test_binary_scores_are_the_logits_of_class_one(name, shape):
+    logits, target = overconfident(n=400, k=2)
+    score = (logits[:, 1] - logits[:, 0]).reshape(shape)
+    pair = torch.stack([torch.zeros(400), score.flatten()], dim=1)
+    one, two = fitted(name, score, target), fitted(name, pair, target)
+    assert torch.equal(one(score), two(pair))
+    assert torch.equal(fitted(name, score, target.float().reshape(shape))(score), two(pair))
 
 
 def test_groups_may_be_named(name, data):

@@ -71,6 +71,19 @@ def test_a_calibrator_finds_the_temperature_and_mends_probabilities():
     assert acls.evaluate(mended, LABELS, kind="probs")["ece"] < acls.evaluate(PROBS, LABELS, kind="probs")["ece"] / 2
 
 
+@pytest.mark.parametrize("as_given", [list, np.asarray, torch.as_tensor], ids=["list", "NumPy", "torch"])
+def test_a_calibrator_takes_weights_of_any_library(as_given):
+    weight = np.arange(400) % 3
+    weighted = acls.calibrate(PROBS, LABELS, kind="probs", sample_weight=as_given(weight))
+    repeated = acls.calibrate(PROBS.repeat(weight, 0), LABELS.repeat(weight), kind="probs")
+    assert float(weighted.temperature) == pytest.approx(float(repeated.temperature), rel=1e-6)
+    assert float(weighted.temperature) != pytest.approx(
+        float(acls.calibrate(PROBS, LABELS, "probs").temperature), rel=1e-3
+    )
+    with pytest.raises(InputError, match=r"expected sample_weight of shape \(400,\)"):
+        acls.calibrate(PROBS, LABELS, kind="probs", sample_weight=[1.0])
+
+
 @pytest.mark.parametrize("method", ["isotonic", "platt", "beta", "histogram"])
 def test_stated_confidences_end_to_end(method):
     """The ECE of stated confidences is that of "the answer is right", which folding to a top label had hidden."""
