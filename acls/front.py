@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +24,14 @@ from acls.predictions import Predictions
 from acls.predictions.core import to_logits
 from acls.recipes import Recipe, find
 from acls.report.page import of_file, write
-from acls.report.results import RANKED
-from acls.results import Record
 from acls.results import Result as Measured
 from acls.results import evaluate as measured
 from acls.shapes import IGNORE_INDEX
 from acls.spec import Spec
-from acls.study.engine import Engine, Here, make_engine, set_threads
+from acls.study.engine import Here, make_engine
 from acls.study.progress import Progress
-from acls.study.ranking import Ranked, rank
-from acls.study.runs import Failed, chosen, detailed, plan, run_study
-from acls.study.store import Store
+from acls.study.runs import Failed, chosen, plan, run_study
+from acls.study.store import Row, Store
 from acls.train import Given, Result
 from acls.train import fit as train_recipe
 
@@ -43,25 +40,13 @@ METHODS = ("CE", "LabelSmoothing", "Focal", "MbLS", "CRL", "ACLS")
 
 @dataclass(frozen=True)
 class Comparison:
-    """A finished study, or files of predictions compared: what was measured, and the page that shows it."""
+    """A finished study: what was measured, and the page that shows it."""
 
-    rows: Sequence[Record]
-    """One per method, seed and post-hoc method; ``row.result["ece"]`` is a number."""
-    ranked: Sequence[Ranked]
-    """The best method by each metric against all others, and all methods against the first."""
-    failed: Sequence[Failed] = ()
-    folder: Path | None = None
-    page: Path | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """What `acls compare --json` prints."""
-        derived = ("next", "difference", "significant")
-        return {
-            "rows": [one.as_json() for one in self.rows],
-            "ranking": [asdict(one) | {name: getattr(one, name) for name in derived} for one in self.ranked],
-            "failed": [asdict(one) for one in self.failed],
-            "report": None if self.page is None else str(self.page),
-        }
+    folder: Path
+    rows: list[Row]
+    """One per method, seed and post-hoc method; ``row.result.values["ece"]`` is a number."""
+    failed: list[Failed]
+    page: Path | None
 
 
 def compare(
@@ -97,50 +82,13 @@ def compare(
     folder = Path(out or Path("studies") / recipe.name)
     specs = methods if isinstance(methods, str) else [Spec.of(one) for one in methods]
     which = range(recipe.seed, recipe.seed + seeds) if isinstance(seeds, int) else seeds
+    cells = [replace(cell, given=given) for cell in plan(folder, recipe, specs, which, posthoc)]
     engine = Here.make() if workers == 1 else make_engine("local", workers=workers)
-    return run_comparison(folder, recipe, specs, which, posthoc, engine, given=given, page=page, show=show)
-
-
-def run_comparison(
-    folder: Path,
-    recipe: Recipe,
-    methods: str | Sequence[Spec],
-    seeds: Iterable[int],
-    posthoc: str,
-    engine: Engine,
-    *,
-    given: Given | None = None,
-    wait: bool = False,
-    page: bool = True,
-    show: bool = True,
-) -> Comparison:
-    """Run or continue the study in a folder, rank its methods and write its page: `acls compare` by its settings."""
-    cells = [replace(cell, given=given) for cell in plan(folder, recipe, methods, seeds, posthoc)]
-    failed = run_study(cells, engine, wait=wait, progress=Progress(show=show))
-    set_threads(engine.threads)
-    rows = detailed(folder, chosen(cells, Store(folder).rows()))
-    ranked = rank(rows, RANKED)
-    written = folder / "report.html" if page and rows else None
-    if written is not None:
-        write(folder, written, ranked=ranked)
-    return Comparison(rows, ranked, failed, folder, written)
-
-
-def compare_files(paths: Sequence[str | Path]) -> Comparison:
-    """Compare models by files of their predictions for the same samples: `acls compare --predictions`."""
-    if len(paths) < 2:
-        raise InputError("--predictions: expected two files or more, got one: `acls evaluate` measures one")
-    names = [Path(path).stem for path in paths]
-    names = names if len(set(names)) == len(names) else list(map(str, paths))
-    if len(set(names)) < len(names):
-        raise InputError("--predictions names a file twice")
-    records: list[Record] = []
-    for name, path in zip(names, paths, strict=True):
-        result = measured(path, by_image=None, compare=True)
-        records.append(Record(name, None, "none", result, {"unit": result.unit}))
-        if result.labels != records[0].result.labels:
-            raise InputError(f"{path} has other labels than {paths[0]}: both must hold the same samples")
-    return Comparison(records, rank(records, RANKED))
+    failed = run_study(cells, engine, progress=Progress(show=show))
+    rows = chosen(cells, Store(folder).rows())
+    if page and rows:
+        write(folder, folder / "report.html")
+    return Comparison(folder, rows, failed, folder / "report.html" if page and rows else None)
 
 
 def fit(
@@ -256,6 +204,7 @@ def evaluate(scores: Any = None, labels: Any = None, kind: str | None = None, **
         return measured(scores, **settings)
     own = {name: settings.pop(name) for name in ("confidence", "correct", "group", "image") if name in settings}
     found = predictions(scores, labels, kind, **own)
+    found.check(ignore_index=settings.get("ignore_index", IGNORE_INDEX), where="scores and labels")
     return measured(found, **({"by_group": found.group is not None, "by_image": None} | settings))
 
 
@@ -275,6 +224,7 @@ def calibrate(
     take, is what `acls.results.recommend` says.
     """
     found = predictions(scores, labels, kind, **own)
+    found.check(where="scores and labels")
     calibrator = make_calibrator(method, **({"stated": True} if found.stated else {}))
     weight = None if sample_weight is None else as_tensor(sample_weight, "sample_weight")
     return calibrator.fit(found.logits(), found.target(), weight, group=found.image)

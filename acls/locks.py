@@ -38,20 +38,24 @@ def hold(path: str | os.PathLike[str], *, wait: bool = False) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot make the folder {path.parent}: {error.strerror}; pass another --out") from error
-    with open(path, "a+", encoding="utf-8") as file:
+    with open(path, "a+b", buffering=0) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if not wait:
                 file.seek(0)
-                holder = file.read().strip() or "another process"
+                holder = file.read().decode(errors="replace").strip() or "another process"
                 raise Held(
                     f"{path.parent} is in use by {holder}: wait for it with --wait, or pass another --out"
                 ) from None
             fcntl.flock(file, fcntl.LOCK_EX)
         file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()} since {datetime.now():%Y-%m-%d %H:%M:%S}\n")
-        file.flush()
+        holder = f"process {os.getpid()} on {socket.gethostname()} since {datetime.now():%Y-%m-%d %H:%M:%S}\n"
+        try:
+            file.write(holder.encode())
+        except OSError as error:
+            error.filename = str(path)
+            raise
         _held.add(key)
         try:
             yield

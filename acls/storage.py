@@ -32,6 +32,13 @@ MARKS: dict[str, tuple[bytes, ...]] = {
     "figure": (b"acls figure",),
 }
 """What the files of each kind that acls writes hold near their start or end, and those of others do not."""
+FOLDERS = {
+    "run": ("recipe.yaml", ".lock"),
+    "study": ("study.sqlite", "study.lock"),
+    "search": ("tune.lock", "tune.sqlite"),
+    "reproduction": ("reproduce.lock", "summary.md"),
+}
+"""Files by which a folder of each kind that acls writes is known."""
 _NEAR = 1 << 18
 CHECKSUMS = "checksums"
 """The entry of a safetensors file's metadata that `save_tensors` adds: the CRC-32 of each tensor and of the rest."""
@@ -44,27 +51,32 @@ def check_output(
     inputs: Iterable[str | os.PathLike[str]] = (),
     force: bool = False,
 ) -> None:
-    """Raise, before any work, where a command must not or cannot write ``path``.
+    """Raise, before any work, where a command must not or cannot write ``path``, a file or a folder.
 
-    An output is never one of the inputs, under whatever name or link. What acls wrote of the same kind, one of `MARKS`,
-    is replaced; anything else only by ``force``.
+    An output is never one of the inputs, under whatever name or link. What acls wrote of the same kind, one of `MARKS`
+    or `FOLDERS`, is replaced or gone on with, as is an empty folder; anything else only by ``force``.
     """
     target = Path(os.path.realpath(path))
-    if target.is_dir():
-        raise InputError(f"cannot write {path}: it is a folder; name a file in it")
+    folder = kind in FOLDERS
     if target.exists():
         for source in inputs:
             if os.path.exists(source) and os.path.samefile(source, target):
-                raise InputError(f"{path} is an input too, {source}: name another file for the output")
-        if not target.is_file():
-            raise InputError(f"cannot write {path}: it is not a regular file")
-        if not force and not _marked(target, MARKS[kind]):
-            raise InputError(
-                f"{path} exists and is no {kind} file that acls wrote: name another file, or replace it with --force"
-            )
-    above = next(folder for folder in target.parents if folder.exists())
+                raise InputError(f"{path} is an input too, {source}: pass another path for the output")
+        if target.is_dir() and not folder:
+            raise InputError(f"cannot write {path}: it is a folder; name a file in it")
+        if not (target.is_dir() if folder else target.is_file()):
+            raise InputError(f"cannot write {path}: it is not a {'folder' if folder else 'regular file'}")
+        if not force and not (_known(target, kind) if folder else _marked(target, MARKS[kind])):
+            what = f"holds files and is no {kind}" if folder else f"exists and is no {kind} file"
+            way = "write into it" if folder else "replace it"
+            raise InputError(f"{path} {what} that acls wrote: pass another path, or {way} with --force")
+    above = next(place for place in (target, *target.parents)[not folder :] if place.exists())
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
         raise InputError(f"cannot write {path}: {above} is not a folder that you may write in")
+
+
+def _known(folder: Path, kind: str) -> bool:
+    return any((folder / name).exists() for name in FOLDERS[kind]) or not any(folder.iterdir())
 
 
 def _marked(path: Path, marks: Iterable[bytes]) -> bool:

@@ -1,7 +1,6 @@
 """The command line: each command is a module of this package with `configure(parser)` and `run(args)`.
 
-The docstring of a module is the help of its command: what it does, then examples. Only the chosen command's module is
-imported, and torch only when it runs, so help comes at once.
+Only the chosen command's module is imported, and torch only when it runs, so help comes at once.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import errno
 import importlib
 import logging
 import sys
-import textwrap
 import traceback
 from collections.abc import Container, Sequence
 from typing import Any, NoReturn
@@ -50,15 +48,15 @@ examples:
 
 
 _log = logging.getLogger("acls")
+_REMEDIES = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space, or write elsewhere") | {
+    errno.EROFS: "write elsewhere",
+    errno.EACCES: "ask its owner for the right to it, or pass another path",
+}
+"""The way out of an error of the system, by its number."""
 
 
-class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Fills paragraphs, keeps examples as written and shows the default of every option that has one."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return "\n\n".join(
-            part if "\n  " in part else textwrap.fill(part, width) for part in text.strip("\n").split("\n\n")
-        )
+class _Formatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
+    """Keeps examples as written and shows the default of every option that has one."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         if action.default in (None, False, argparse.SUPPRESS):
@@ -144,9 +142,9 @@ def _told(error: Exception) -> tuple[int, str]:
         return 2, _one_line(error)
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename is not None else ""
-        remedy = {"ENOSPC": "free some space, or write elsewhere", "EDQUOT": "free some space, or write elsewhere"}
         what = error.strerror or _one_line(error) or type(error).__name__
-        return 2, f"{where}{what}" + "".join(f"; {remedy[name]}" for name in [_name(error)] if name in remedy)
+        remedy = _REMEDIES.get(error.errno or 0)
+        return 2, "; ".join([f"{where}{what}", *([remedy] if remedy else []), *getattr(error, "__notes__", [])])
     if isinstance(error, MemoryError):
         return 2, f"not enough memory: {_one_line(error) or 'allocation failed'}; work on less data at a time"
     if isinstance(error, RuntimeError):
@@ -162,10 +160,6 @@ def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
-def _name(error: OSError) -> str:
-    return errno.errorcode.get(error.errno or 0, "")
-
-
 def full_parser(chosen: Container[str | None] = COMMANDS) -> argparse.ArgumentParser:
     """The parser of all commands; only those ``chosen`` have their options."""
     parser = _Parser(prog="acls", description=acls.__doc__.splitlines()[0], epilog=EXAMPLE, formatter_class=_Formatter)
@@ -177,13 +171,8 @@ def full_parser(chosen: Container[str | None] = COMMANDS) -> argparse.ArgumentPa
             commands.add_parser(name, help=summary, add_help=False)
             continue
         module = importlib.import_module(f"acls.cli.{name}")
-        about, _, examples = (module.__doc__ or "").partition("Examples:\n")
         command = commands.add_parser(
-            name,
-            help=summary,
-            description=about,
-            epilog=f"examples:\n{examples.rstrip()}\n",
-            formatter_class=_Formatter,
+            name, help=summary, description=module.__doc__, epilog=module.EXAMPLE, formatter_class=_Formatter
         )
         command.add_argument("-v", "--verbose", action="count", default=0, help="log what is done; -vv logs more")
         module.configure(command)

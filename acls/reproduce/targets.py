@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from acls.data.parts import batches
+from acls.locks import hold
 from acls.losses import REGISTRY, make_loss, table
 from acls.metrics.catalogue import metric
 from acls.metrics.protocols import protocol
@@ -106,13 +107,14 @@ class Reproduced:
 
 def reproduce(name: str, setup: Setup) -> Reproduced:
     """Run what is not run yet, write ``NAME.md`` and the figures into the output folder, and return it all."""
-    result = TARGETS[name](name, setup)
-    for failure in result.failed:
-        result.parts.append(f"{failure.method}, seed {failure.seed}, did not finish: {failure.why}.")
-    write_text(setup.out / f"{name}.md", result.text())
-    seeds = str(len(setup.seeds)) if result.trains else ""
-    summary.keep(setup.out, {"scale": setup.scale, "seeds": seeds, **result.plain()})
-    summary.summarise(setup.out, TARGETS)
+    with hold(setup.out / "reproduce.lock", wait=setup.wait):
+        result = TARGETS[name](name, setup)
+        for failure in result.failed:
+            result.parts.append(f"{failure.method}, seed {failure.seed}, did not finish: {failure.why}.")
+        write_text(setup.out / f"{name}.md", result.text())
+        seeds = str(len(setup.seeds)) if result.trains else ""
+        summary.keep(setup.out, {"scale": setup.scale, "seeds": seeds, **result.plain()})
+        summary.summarise(setup.out, TARGETS)
     return result
 
 

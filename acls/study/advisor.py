@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from acls.errors import InputError
+from acls.study.files import METRICS, RunFiles
 
 NEEDED = ("epoch", "val/accuracy", "val/nll", "val/ece", "val/ece_after_temperature", "val/n")
 
@@ -63,14 +63,9 @@ class Advice:
 
 def read_history(run: str | Path) -> list[dict[str, float]]:
     """The rows of a run's metrics.csv."""
-    path = Path(run) / "metrics.csv"
-    try:
-        with open(path, encoding="utf-8", newline="") as file:
-            return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
-    except FileNotFoundError:
-        raise InputError(f"{run} is not the folder of a run with finished epochs: there is no metrics.csv") from None
-    except (ValueError, TypeError) as error:
-        raise InputError(f"{path} does not hold numbers in every row: {error}") from error
+    if not Path(run, METRICS).is_file():
+        raise InputError(f"{run} is not the folder of a run with finished epochs: there is no {METRICS}")
+    return RunFiles(Path(run), "").history()
 
 
 def advise(history: Sequence[Mapping[str, float]]) -> Advice:

@@ -5,6 +5,8 @@ A shared study is two files: the store, which also holds the small files of ever
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import re
@@ -57,6 +59,14 @@ class RunFiles:
     def text(self, name: str) -> str:
         """The same as text; empty where there is none."""
         return (self.read(name) or b"").decode("utf-8")
+
+    def history(self) -> list[dict[str, float]]:
+        """The numbers of each finished epoch."""
+        try:
+            rows = csv.DictReader(io.StringIO(self.text(METRICS)))
+            return [{name: float(value) for name, value in row.items()} for row in rows]
+        except (ValueError, TypeError) as error:
+            raise InputError(f"{self.path / METRICS} does not hold numbers in every row: {error}") from error
 
     def recipe(self) -> Recipe | None:
         return self._loaded(RECIPE, load_recipe)

@@ -8,7 +8,6 @@ off goes on from its last checkpoint.
 from __future__ import annotations
 
 import copy
-import csv
 import json
 from collections.abc import Iterable, Sequence
 from contextlib import closing
@@ -236,8 +235,7 @@ def _measured(cell: Cell) -> list[Row]:
     folder, run = cell.path, RunFiles(Path(cell.folder), cell.run)
     test = run.test()
     summary = json.loads(folder.summary.read_text(encoding="utf-8"))
-    with open(folder.metrics, encoding="utf-8", newline="") as table:
-        seconds = sum(float(row["seconds"]) for row in csv.DictReader(table))
+    seconds = sum(row["seconds"] for row in run.history())
     calibrators = [one for one in cell.posthoc if one is not None]
     if calibrators:
         val = Predictions.load(folder.predictions("val"))

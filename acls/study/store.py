@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sqlite3
@@ -67,15 +68,19 @@ class Store:
                 raise InputError(f"cannot make the study's folder {folder}: {error.strerror}") from error
         elif not self.path.is_file():
             raise InputError(f"{folder} is not the folder of a study: there is no {NAME} in it")
+        columns = ", ".join(f"{name} {kind} NOT NULL" for name, kind in _COLUMNS.items())
+        made = f"CREATE TABLE IF NOT EXISTS cells ({columns}, PRIMARY KEY ({', '.join(_KEY)}))"
         with self._connection() as database:
-            columns = ", ".join(f"{name} {kind} NOT NULL" for name, kind in _COLUMNS.items())
-            database.execute(f"CREATE TABLE IF NOT EXISTS cells ({columns}, PRIMARY KEY ({', '.join(_KEY)}))")
+            database.execute(made if create else "SELECT 1 FROM cells LIMIT 1")
 
     def rows(self) -> list[Row]:
         """All rows, in the order in which they were stored."""
         with self._connection() as database:
             found = database.execute(f"SELECT {', '.join(_COLUMNS)} FROM cells ORDER BY rowid").fetchall()
-        return [_row(dict(zip(_COLUMNS, values, strict=True))) for values in found]
+        try:
+            return [_row(dict(zip(_COLUMNS, values, strict=True))) for values in found]
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise InputError(f"cannot use {self.path}: a row in it is not one of acls ({error}); restore it") from error
 
     def add(self, *rows: Row) -> None:
         """Store rows, all of them or none; a cell that is there already is replaced."""
@@ -104,6 +109,8 @@ class Store:
             with closing(sqlite3.connect(self.path, timeout=BUSY)) as database, database:
                 yield database
         except sqlite3.DatabaseError as error:
+            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path)) from error
             raise InputError(f"cannot use {self.path}: {error}") from error
 
 
@@ -115,7 +122,7 @@ def _cell(row: Row, name: str) -> Any:
 
 def _row(values: dict[str, Any]) -> Row:
     plain = {name: json.loads(value) if name in _JSON else value for name, value in values.items()}
-    n, metrics = plain.pop("n"), plain.pop("metrics")
+    n, metrics, plain["seed"] = plain.pop("n"), plain.pop("metrics"), int(plain["seed"])
     return Row(**plain, result=Result.from_json(metrics) if "n" in metrics else _result_of_old(metrics, n))
 
 

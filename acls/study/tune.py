@@ -27,7 +27,7 @@ from acls.study.engine import Engine
 from acls.study.space import Axis, grid
 from acls.train import RunFolder, TrainingStopped
 from acls.train.checkpoint import load_state
-from acls.train.guards import disk_errors, interruptions, own_generator
+from acls.train.guards import interruptions, own_generator
 from acls.train.loop import run_epoch
 from acls.train.progress import Progress
 from acls.train.session import Session
@@ -281,7 +281,7 @@ def run_trial(task: Task) -> dict[str, float] | str:
 
 def _train(recipe: Recipe, folder: RunFolder, prunes: Callable[[dict[str, float]], bool]) -> dict[str, float] | str:
     """Train epoch by epoch; what `acls.train.fit` does last, measuring on the test part, is left out."""
-    with own_generator(), disk_errors():
+    with own_generator():
         session, at = Session(recipe), TrainState()
         _clear_unless_of(recipe, folder)
         if folder.recipe.exists():

@@ -1,9 +1,7 @@
-"""What surrounds a run: signals, the caller's random state, and errors of the disk."""
+"""What surrounds a run: signals, and the caller's random state and threads."""
 
 from __future__ import annotations
 
-import errno
-import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -13,7 +11,6 @@ from typing import Any
 import torch
 
 from acls import distributed
-from acls.train.errors import TrainingStopped
 
 
 @contextmanager
@@ -58,17 +55,3 @@ def own_threads(threads: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-@contextmanager
-def disk_errors() -> Iterator[None]:
-    """Turn a full, failing or read-only disk into a sentence that says how to go on."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
-            raise
-        raise TrainingStopped(
-            f"a file could not be written ({os.strerror(error.errno)}); the last state that was saved is whole: "
-            "make room, then go on with --resume"
-        ) from error

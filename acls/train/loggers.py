@@ -7,6 +7,8 @@ own variable (``WANDB_PROJECT``, ``MLFLOW_EXPERIMENT_NAME``) decides, else it is
 from __future__ import annotations
 
 import os
+import socket
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,22 +28,32 @@ class Logger(Protocol):
 
 
 class TensorBoard:
-    """Event files in the run's folder."""
+    """An event file in the run's folder, without the thread of `SummaryWriter`: a full disk stops the run in a line."""
 
     def __init__(self, folder: Path, recipe: Recipe, first: int, place: str) -> None:
-        require("tensorboard", extra="train")
-        from torch.utils.tensorboard import SummaryWriter
-
+        self.proto: Any = require("tensorboard.compat.proto.event_pb2", extra="train")
+        records = require("tensorboard.summary.writer.record_writer", extra="train")
+        name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
+        self.path = folder / "tensorboard" / name
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.file: Any = records.RecordWriter(open(self.path, "wb", buffering=0))  # noqa: SIM115
+        self._write(file_version="brain.Event:2")
         # What a broken run wrote from this epoch on is hidden.
-        self.writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=first)
+        self._write(step=first, session_log={"status": "START"})
 
     def log(self, numbers: Mapping[str, float], epoch: int) -> None:
-        for name, value in numbers.items():
-            self.writer.add_scalar(name, value, epoch)
-        self.writer.flush()
+        values = [{"tag": name, "simple_value": value} for name, value in numbers.items()]
+        self._write(step=epoch, summary={"value": values})
 
     def close(self) -> None:
-        self.writer.close()
+        self.file.close()
+
+    def _write(self, **event: Any) -> None:
+        try:
+            self.file.write(self.proto.Event(wall_time=time.time(), **event).SerializeToString())
+        except OSError as error:
+            error.filename = str(self.path)
+            raise
 
 
 class WandB:

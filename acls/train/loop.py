@@ -28,7 +28,7 @@ from acls.train.epoch_metrics import above_margin, outlook, regulariser
 from acls.train.errors import TrainingStopped
 from acls.train.evaluate import evaluate
 from acls.train.folder import RunFolder, new_folder, open_run
-from acls.train.guards import disk_errors, interruptions, own_generator, own_threads
+from acls.train.guards import interruptions, own_generator, own_threads
 from acls.train.loggers import Logger, make_loggers
 from acls.train.progress import Progress
 from acls.train.selection import is_better
@@ -60,7 +60,7 @@ def fit(
 ) -> Result:
     """Train a recipe and write the run into a new folder, ``runs/RECIPE-LOSS-SEED`` where none is named."""
     recipe = replace(recipe, model=resolved(recipe.model, given.model if given else None))
-    with own_generator(), own_threads(recipe.threads), disk_errors():
+    with own_generator(), own_threads(recipe.threads):
         session = Session(recipe, show=show, given=given)
         folder = RunFolder(Path(session.fabric.broadcast(str(out) if out is not None else str(new_folder(recipe)))))
         with _held(session, folder, wait):
@@ -76,7 +76,7 @@ def resume(path: str | Path, *, show: bool = True, given: Given | None = None, w
     the final weights are bit for bit those of the unbroken run.
     """
     folder, recipe = open_run(Path(path))
-    with own_generator(), own_threads(folder.threads()), disk_errors():
+    with own_generator(), own_threads(folder.threads()):
         session = Session(recipe, show=show, given=given)
         with _held(session, folder, wait):
             folder.check(recipe, session.data)

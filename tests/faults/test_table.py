@@ -1,11 +1,18 @@
 """A table of faults over every command: each is one line and exit code 2, nothing is lost, nothing is written."""
 
+import contextlib
 import hashlib
 import io
 import json
+import re
 import shutil
+import sqlite3
 import struct
+import subprocess
+import sys
+import tracemalloc
 import zipfile
+from contextlib import closing
 
 import numpy as np
 import pyarrow as pa
@@ -14,11 +21,15 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+import acls
 from acls.calibrators import Temperature, make_calibrator
 from acls.cli import COMMANDS, main
 from acls.errors import InputError
+from acls.losses import make_loss
 from acls.predictions import Predictions, open_batches
 from acls.storage import check_output, load_tensors
+from acls.study.runs import run_study
+from tests.study.quick import HERE, cells
 
 N, K = 60, 3
 LOGITS = np.random.default_rng(0).normal(size=(N, K)).astype(np.float32)
@@ -103,6 +114,7 @@ FILES = {
     "nan.npz": _npz(logits=np.where(LOGITS > 2, np.nan, LOGITS) * np.where(np.arange(N) == 5, np.nan, 1)[:, None]),
     "inf.npz": _npz(logits=np.where(np.arange(N)[:, None] == 5, np.inf, LOGITS)),
     "complex.npz": _npz(logits=LOGITS.astype(complex)),
+    "member.npz": _npz(labels=np.broadcast_to(np.uint8(0), 20_000_000), compression=zipfile.ZIP_DEFLATED),
     "onehot.npz": _npz(labels=np.eye(K, dtype=int)[LABELS]),
     "multilabel.npz": _npz(labels=np.ones((N, K), int)),
     "empty.safetensors": b"",
@@ -140,6 +152,14 @@ FILES = {
     "nothing.csv": b"a,b\n1,2\n",
     "unknown.pkl": b"x",
 }
+SAYS = {
+    "null.parquet": "row 1", "null_label.parquet": "row 1", "ragged.parquet": "row 1", "label.csv": r"row 0.*1e\+30",
+    "above.csv": r"1\.015", "below.csv": r"-0\.1", "twice.csv": "p0", "twice.parquet": "labels", "word.csv": "half",
+    "nan.npz": "row 5", "inf.npz": "row 5", "correct.csv": "2", "percent.csv": "90",
+    "labels_wrap.npz": "uint64|9223372036854775808",
+    "member.npz": "20,?000,?000|rows",
+}  # fmt: skip
+"""What the line must say besides the file's name: the row, the value, the column."""
 ON_FILES = {
     "evaluate": ["{file}", "--bootstrap", "0"],
     "calibrate": ["{file}", "--out", "new.safetensors"],
@@ -220,6 +240,111 @@ CALIBRATORS = {
     "report": {"report": '{"rows": 1}'},
     "kind": {"acls": "predictions"},
 }
+RUN = "study/runs/CE-1"
+TRAINED = {
+    "a changed rate": (
+        f"{RUN}/recipe.yaml",
+        ("  lr: 0.1", "  lr: 0.5"),
+        f"train --resume {RUN}",
+        r"lr was 0\.1, is 0\.5",
+    ),
+    "a changed seed": (f"{RUN}/recipe.yaml", ("\nseed: 1", "\nseed: 2"), f"train --resume {RUN}", "seed was 1, is 2"),
+    "a changed batch": (
+        f"{RUN}/recipe.yaml",
+        ("batch: 64", "batch: 32"),
+        f"train --resume {RUN}",
+        "batch was 64, is 32",
+    ),
+    "a changed loss": (
+        f"{RUN}/recipe.yaml",
+        ("name: CE", "name: Focal"),
+        f"train --resume {RUN}",
+        "name was CE, is Focal",
+    ),
+    "a recipe that is no YAML": (f"{RUN}/recipe.yaml", b"{", f"train --resume {RUN}", "recipe.yaml"),
+    "a recipe that is no text": (f"{RUN}/recipe.yaml", b"\xff\xfe", f"train --resume {RUN}", "recipe.yaml"),
+    "a list for a recipe": (f"{RUN}/recipe.yaml", b"[1, 2]", f"train --resume {RUN}", "recipe.yaml"),
+    "a flipped byte in the state": (
+        f"{RUN}/resume.safetensors",
+        -5,
+        f"train --resume {RUN}",
+        "does not match its checksum",
+    ),
+    "half a state": (f"{RUN}/resume.safetensors", b"\x10", f"train --resume {RUN}", "not a whole safetensors"),
+    "splits that are damaged": (
+        f"{RUN}/splits.safetensors",
+        -1,
+        f"train --resume {RUN}",
+        "does not match its checksum",
+    ),
+    "weights that are damaged": (
+        f"{RUN}/best.safetensors",
+        -5,
+        f"predict {RUN} --out new.npz",
+        "does not match its checksum",
+    ),
+    "weights that are cut": (f"{RUN}/best.safetensors", b"", f"predict {RUN} --out new.npz", "not a whole safetensors"),
+    "predictions that are damaged": (
+        f"{RUN}/predictions/test.safetensors",
+        -5,
+        f"evaluate {RUN}/predictions/test.safetensors",
+        "does not match",
+    ),
+    "predictions of a page": (
+        f"{RUN}/predictions/test.safetensors",
+        -5,
+        f"report {RUN} --out new.html",
+        "does not match",
+    ),
+    "metrics that are no table": (f"{RUN}/metrics.csv", b"\xff,1\n2", f"report {RUN} --out new.html", "metrics.csv"),
+    "metrics without numbers": (f"{RUN}/metrics.csv", b"epoch,val/ece\nx,y\n", f"advise {RUN}", "metrics.csv"),
+    "a store that is no database": (
+        "study/study.sqlite",
+        b"no database, but long enough to look at",
+        "report study --out new.html",
+        "study.sqlite",
+    ),
+    "a store that is cut": ("study/study.sqlite", 3000, "report study --out new.html", "study.sqlite"),
+    "a study's store to go on with": (
+        "study/study.sqlite",
+        b"no database at all, but text",
+        "compare digits_cnn --methods CE --seeds 1 --out study",
+        "study.sqlite",
+    ),
+}
+"""What is damaged in a study: which file, how (words to change, whole content, a byte to flip, a length), and what then
+refuses."""
+ROWS = {
+    "metrics that are no JSON": "UPDATE cells SET metrics = '{'",
+    "metrics that are a list": "UPDATE cells SET metrics = '[]'",
+    "a number that is a word": """UPDATE cells SET metrics = '{"n": 3, "ece": "low"}'""",
+    "metrics of another version": """UPDATE cells SET metrics = '{"ece": {"value": "x"}}'""",
+    "settings that are no JSON": "UPDATE cells SET settings = 'x'",
+    "a seed that is a word": "UPDATE cells SET seed = 'one'",
+    "a missing column": "ALTER TABLE cells DROP COLUMN seconds",
+    "a missing table": "DROP TABLE cells",
+    "a run outside": "UPDATE cells SET run = '../escape'",
+    "a run anywhere": "UPDATE cells SET run = '/etc'",
+}
+HOLDER = """
+import contextlib, sys
+from acls.locks import hold
+with contextlib.ExitStack() as stack:
+    for path in sys.argv[1:]:
+        stack.enter_context(hold(path))
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+IN_USE = {
+    "train digits_cnn --out held": "held/.lock", "train --resume study/runs/CE-1": "study/runs/CE-1/.lock",
+    "compare digits_cnn --methods CE --seeds 1 --epochs 1 --out study": "study/study.lock",
+    "tune digits_cnn --loss ACLS --space margin=1|2 --out search": "search/tune.lock",
+    "reproduce table2 --out paper": "paper/reproduce.lock",
+}  # fmt: skip
+FOLDERS = [
+    "train digits_cnn --out", "compare digits_cnn --methods CE --seeds 1 --out", "reproduce table2 --out",
+    "tune digits_cnn --loss ACLS --space margin=1|2 --out",
+]  # fmt: skip
 COUNTS = {"cases": 0}
 
 
@@ -255,7 +380,7 @@ def _seen(folder):
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
-        if path.is_file()
+        if path.is_file() and not path.name.endswith(".lock")  # which says who was there last
     }
 
 
@@ -285,8 +410,19 @@ def test_a_file_that_cannot_be_used_is_told_in_a_line(name, command, work, capsy
     (work / name).write_bytes(FILES[name])
     line = _refused([command, *(word.format(file=name) for word in ON_FILES[command])], work, capsys)
     assert name in line
+    assert re.search(SAYS.get(name, ""), line), line
     with pytest.raises(InputError, match=name.replace(".", r"\.")):
         list(open_batches(name))
+
+
+def test_a_member_of_an_archive_that_does_not_fit_the_others_is_not_unpacked(work, capsys):
+    (work / "member.npz").write_bytes(FILES["member.npz"])
+    tracemalloc.start()
+    try:
+        _refused(["evaluate", "member.npz", "--bootstrap", "0"], work, capsys)
+        assert tracemalloc.get_traced_memory()[1] < 5e6, "20 MB of labels were unpacked for 60 rows"
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -318,6 +454,77 @@ def test_a_flipped_byte_in_our_own_files_is_noticed(at, work, capsys):
         load_tensors("ours.safetensors")
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    run_study(cells(folder / "study", methods="CE", seeds=(1,), epochs=1), HERE)
+    return folder
+
+
+@pytest.fixture
+def study(trained, work):
+    shutil.copytree(trained, work, dirs_exist_ok=True)
+    return work
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_damaged_run_or_study_is_not_believed(name, study, capsys):
+    file, change, words, told = TRAINED[name]
+    raw = (study / file).read_bytes()
+    if isinstance(change, tuple):
+        assert change[0] in raw.decode()
+        raw = raw.decode().replace(*change).encode()
+    elif isinstance(change, bytes):
+        raw = change
+    else:
+        raw = _damaged(raw, change, 1) if change < 0 else raw[:change]
+    (study / file).write_bytes(raw)
+    assert re.search(told, _refused(words.split(), study, capsys))
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("words", ["report study --out new.html", "share study shared"])
+def test_a_row_of_a_study_that_acls_did_not_write_is_not_believed(name, words, study, capsys):
+    with closing(sqlite3.connect("study/study.sqlite")) as database, database:
+        database.execute(ROWS[name])
+    line = _refused(words.split(), study, capsys)
+    assert "study" in line
+    assert not (study.parent / "escape").exists()
+
+
+def test_a_folder_in_use_is_refused_by_every_command_that_writes_in_it(study, capsys):
+    for lock in IN_USE.values():
+        (study / lock).parent.mkdir(exist_ok=True)
+        (study / lock).touch()
+    call = [sys.executable, "-c", HOLDER, *IN_USE.values()]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(call, stdin=pipe, stdout=pipe, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        for words in IN_USE:
+            assert f"in use by process {other.pid}" in _refused(words.split(), study, capsys)
+        other.kill()
+
+
+@pytest.mark.parametrize("words", FOLDERS)
+def test_a_folder_that_acls_did_not_make_is_not_written_into(words, work, capsys):
+    (work / "mine").mkdir()
+    (work / "mine" / "summary.csv").write_text("the work of a month")
+    assert "--force" in _refused([*words.split(), "mine"], work, capsys)
+    assert "not a folder" in _refused([*words.split(), "foreign.txt"], work, capsys)
+
+
+def test_the_data_is_not_the_place_of_the_run_even_by_force(work, capsys):
+    words = ["train", "custom", "--root", "folder.safetensors", "--out", "folder.safetensors", "--force"]
+    assert "is an input too" in _refused(words, work, capsys)
+
+
+def test_a_full_pipe_is_told_in_a_line(work, capsys, monkeypatch):
+    with contextlib.suppress(OSError), open("/dev/full", "w") as full:
+        monkeypatch.setattr("sys.stdout", full)
+        assert main(["evaluate", "good.npz", "--bootstrap", "0"]) == 2
+        assert capsys.readouterr().err.count("No space left on device; free some space") == 1
+
+
 @pytest.mark.parametrize(
     "call",
     [
@@ -327,6 +534,18 @@ def test_a_flipped_byte_in_our_own_files_is_noticed(at, work, capsys):
         lambda: Predictions(torch.zeros(3, 2), torch.zeros(3).long(), "nothing"),
         lambda: Temperature().fit(torch.full((4, 2), torch.nan), torch.zeros(4).long()),
         lambda: check_output("/", "page"),
+        lambda: acls.CE()(torch.zeros(2, 3), torch.full((2, 3), 2 / 3)),
+        lambda: acls.CE()(torch.zeros(2, 3), torch.tensor([[1.5, -0.5, 0.0]] * 2)),
+        lambda: acls.CE()(torch.zeros(2, 3), torch.full((2, 3), torch.nan)),
+        lambda: acls.CE(weight=[1.0, -1.0, 1.0])(torch.zeros(2, 3), torch.tensor([0, 1])),
+        lambda: acls.CE(weight=[1.0, torch.nan, 1.0])(torch.zeros(2, 3), torch.tensor([0, 1])),
+        lambda: acls.ACLS(margin=1e999),
+        lambda: make_calibrator("MCDropout(rate=2)"),
+        lambda: make_loss("MDCA(base=3)"),
+        lambda: make_loss("CE(x={[]:1})"),
+        lambda: make_loss("ACLS(margin=1, margin=2)"),
+        lambda: acls.evaluate(np.zeros((3, 2)), np.array([0, 1, 2**63], dtype=np.uint64), kind="logits"),
+        lambda: acls.evaluate(np.array([[0.9, 0.9]]), np.array([0]), kind="probs"),
     ],
 )
 def test_the_python_calls_raise_the_same_kind_of_error(call):
@@ -350,7 +569,8 @@ def test_zz_the_table_says_its_counts(capsys):
     """Last in this file: every command has a case, and how many ran."""
     commands = {line.split()[0] for line in WORDS} | set(ON_FILES)
     assert set(COMMANDS) <= commands
-    cases = len(CASES) + len(SETTINGS) + len(WORDS) + len(CALIBRATORS) + 12
+    cases = len(CASES) + len(SETTINGS) + len(WORDS) + len(CALIBRATORS) + len(TRAINED) + 2 * len(ROWS) + len(IN_USE)
+    cases += 2 * len(FOLDERS) + 26  # flipped bytes, a run in its data, a full pipe, calls of Python
     with capsys.disabled():
         print(f"\nfaults: {cases} cases in the table, {COUNTS['cases']} run and refused in one line")
     assert cases >= 150

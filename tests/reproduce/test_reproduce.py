@@ -28,7 +28,7 @@ def test_every_name_of_the_command_is_a_target():
 
 def test_a_readme_in_the_folder_is_left_alone(tmp_path):
     (tmp_path / "README.md").write_text("mine")
-    assert main(["reproduce", "table2", "--out", str(tmp_path), "--quiet"]) == 0
+    assert main(["reproduce", "table2", "--out", str(tmp_path), "--quiet", "--force"]) == 0
     assert (tmp_path / "README.md").read_text() == "mine"
     assert "[table2](table2.md)" in (tmp_path / "summary.md").read_text()
 
@@ -81,6 +81,7 @@ def test_what_stands_in_for_two_data_sets_is_judged_once(tmp_path, monkeypatch):
 def test_another_process_at_the_study_is_waited_for_or_named(tmp_path, capsys):
     words = ["reproduce", "statistics", "--out", str(tmp_path), *TINY]
     study = Store(tmp_path / "studies" / "digits_cnn", create=True)
+    (tmp_path / "reproduce.lock").touch()
     with open(study.folder / "study.lock", "a") as other:
         fcntl.flock(other, fcntl.LOCK_EX)  # as another process would
         assert main(words) == 2

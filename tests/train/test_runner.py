@@ -19,6 +19,7 @@ from acls.recipes import LossOptions, load_recipe
 from acls.storage import load_tensors
 from acls.train import TrainingStopped, fit, open_run, predict_run
 from acls.train.epoch_metrics import Sample, above_margin, outlook, regulariser
+from acls.train.loggers import TensorBoard
 from acls.train.precision import check_bf16
 from acls.train.session import Session, build_optimizer
 from tests.train.quick import digits, maps
@@ -48,6 +49,23 @@ def test_a_run_folder_holds_all_that_is_needed_to_repeat_and_judge_it(run):
     assert any(name.startswith("tensorboard/events") for name in names)
     environment = json.loads((run.folder / "environment.json").read_text())
     assert environment["versions"]["torch"] == torch.__version__
+
+
+def test_tensorboard_reads_the_numbers_of_every_epoch_and_hides_those_that_were_trained_again(run, tmp_path):
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+
+    def read(folder):
+        read = reader.EventAccumulator(str(folder / "tensorboard"))
+        read.Reload()
+        return [(event.step, event.value) for event in read.Scalars("val/nll")]
+
+    assert read(run.folder) == [(row["epoch"], pytest.approx(row["val/nll"])) for row in run.history]
+    for first, values in ((0, (3.0, 2.0, 1.0)), (1, (0.5,))):
+        logger = TensorBoard(tmp_path, run, first, "")
+        for epoch, value in enumerate(values, first):
+            logger.log({"val/nll": value}, epoch)
+        logger.close()
+    assert read(tmp_path) == [(0, 3.0), (1, 0.5)]
 
 
 def test_metrics_hold_the_live_numbers_of_every_epoch(run):

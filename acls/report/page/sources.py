@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +20,7 @@ from acls.report.page.measuring import cross_fitted, mapped
 from acls.report.page.subjects import AS_IS, Record, Subject
 from acls.results import evaluate
 from acls.shapes import IGNORE_INDEX
-from acls.study.files import ENVIRONMENT, METRICS, RECIPE, RunFiles
+from acls.study.files import ENVIRONMENT, RECIPE, RunFiles
 from acls.study.runs import detailed, protocol
 from acls.study.store import NAME as STUDY
 from acls.study.store import Row, Store
@@ -181,12 +179,11 @@ def _of_cell(folder: Path, method: str, rows: Sequence[Row], album: Album) -> Su
 def _of_folder(run: RunFiles, recipe: Recipe, subject: Subject, album: Album) -> Subject:
     """The subject with what a run's folder tells beside its outputs."""
     details = subject.as_is.result.details
-    rows = csv.DictReader(io.StringIO(run.text(METRICS)))
     return replace(
         subject,
         names=_names({} if details is None else details.meta),
         pictures=pictures.addresses(album.of(recipe), (one.unit for one in subject.mistakes)),
-        history=tuple({name: float(value) for name, value in row.items()} for row in rows),
+        history=tuple(run.history()),
         settings=run.text(RECIPE),
         environment=_environment(run),
         recipe=recipe,
