@@ -1,1 +1,1 @@
-"""The pages that are made from the code, so that they cannot say anything else than it does."""
+"""The pages that are generated from the code, so that they always agree with it."""

@@ -40,19 +40,19 @@ def overview() -> str:
         "calibrator",
         "keeps ranking",
         "folds into the last layer",
-        "fits larger than memory",
+        "data larger than memory",
         "needs maps",
         "from",
     ]
     return "\n".join(
         [
             "# Calibrators\n",
-            "They fix a trained network's probabilities from its logits on held-out data. `calibrator.fit(logits, "
-            "target)` learns, `calibrator(logits)` gives log-probabilities. Where the fitted map would raise the NLL "
-            "of its own fitting data, the model is kept as it is and the report says so.\n",
+            "A calibrator corrects the probabilities of a trained network. `calibrator.fit(logits, target)` learns "
+            "from held-out data, and `calibrator(logits)` returns log-probabilities. If the fitted map would raise "
+            "the NLL of the data it was fitted to, the model is kept as it is and the report says so.\n",
             table(header, rows),
-            "\n*Keeps ranking*: the order of classes in a row, and so the accuracy, stays what it was with any fields. "
-            "`acls calibrate` judges several by cross-validation and recommends one, or none.\n",
+            "\n*Keeps ranking*: the order of the classes, and so the accuracy, does not change, whatever the fields. "
+            "`acls calibrate` compares several calibrators by cross-validation and recommends one, or none.\n",
         ]
     )
 
@@ -68,11 +68,11 @@ def page(name: str, kind: type[Calibrator]) -> str:
         f"It learns {', '.join(f'`{value}`' for value in kind().learned)}.",
     ]
     if _folds(kind):
-        facts.append("It is an affine map of the logits: `fold` puts it into the model's last layer, at no cost.")
+        facts.append("It is an affine map of the logits: `fold` merges it into the model's last layer, at no cost.")
     if kind.streams:
-        facts.append("It is fitted in passes over batches, so data may be larger than memory.")
+        facts.append("It is fitted in passes over batches, so the data may be larger than memory.")
     if not kind.pointwise:
-        facts.append("It looks at whole maps: pass dense logits `(N, K, H, W)`.")
+        facts.append("It needs whole maps: pass dense logits `(N, K, H, W)`.")
     return "\n".join(
         [
             f"# {name}\n",

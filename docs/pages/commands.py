@@ -14,9 +14,9 @@ def files() -> dict[str, str]:
     """The page by its file name."""
     parts = [
         "# Command line\n",
-        "Help as each command prints it with `--help`, or with `--help-all` where it has settings. A command ends "
-        "with 0 if all went well, 1 if a check failed, 2 for bad input and 130 after Ctrl-C; "
-        "`--json`, where there is one, prints one object and nothing else.\n",
+        "The help of each command, as printed by `--help`, or by `--help-all` for commands with settings. The exit "
+        "code is 0 for success, 1 if a check failed, 2 for bad input and 130 after Ctrl-C. With `--json`, a command "
+        "prints one JSON object and nothing else.\n",
     ]
     for name, summary in COMMANDS.items():
         parts.append(f"## acls {name}\n\n{summary[0].upper()}{summary[1:]}.\n\n```text\n{help_of(name)}\n```\n")

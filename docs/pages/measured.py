@@ -27,7 +27,8 @@ def measured(name: str) -> str:
         return ""
     header = ["data", "method", "accuracy %", "ECE %", "ECE % after temperature scaling", "seeds", "n"]
     return (
-        table(header, rows) + "\n\nMean ± standard deviation over seeds, small networks; the pages have the commands."
+        table(header, rows)
+        + "\n\nMean ± standard deviation over seeds, small networks. The linked pages have the commands."
     )
 
 

@@ -11,19 +11,20 @@ from .pictures import svg
 from .text import code, escape, fields_table, prose, table
 from .when import opening
 
-ONE_PASS = "One pass over the logits, O(N K) in time, as cross-entropy."
+ONE_PASS = "One pass over the logits, O(N K) in time, like cross-entropy."
 COST = {
-    "MMCE": "All pairs of the batch are compared, pixels too, by sorting: O(N K + N log N) in time, O(N) in memory.",
-    "CPC": "All pairs of classes are compared: O(N K²) in time.",
-    "CaPE": "A prediction of the whole training set before every `every`-th epoch.",
+    "MMCE": "Compares all pairs of samples (or pixels) by sorting: O(N K + N log N) in time, O(N) in memory.",
+    "CPC": "Compares all pairs of classes: O(N K²) in time.",
+    "CaPE": "Predicts the whole training set once every `every` epochs.",
     "AdaFocal": "One pass over the logits, and a prediction of the validation set after each epoch.",
 }
 COMMON = "Every method also takes `ignore_index`, `reduction` and `class_weight`: see [`Loss`](../api.md#losses)."
 CAPTION = (
-    "Left and middle: the label (bars) beside the softmax (dots), for a modest and for an overconfident prediction, "
-    "both right. Right: the label at the predicted class ŷ, by how far its logit leads all others. Four classes, "
-    "default fields; methods that look at the batch see the same prediction once with each true class, and those with "
-    "memory have seen this sample wrong and the others right."
+    "Left and middle: the effective label (bars) and the softmax (dots) of a modest and of an overconfident "
+    "prediction, both correct. Right: the effective label of the predicted class ŷ, as a function of how far its logit "
+    "is above all others. There are four classes, and fields have their defaults. For methods that depend on the "
+    "batch, the batch contains the same prediction once with each true class; for methods with memory, this sample "
+    "was classified wrongly before and the others correctly."
 )
 
 
@@ -50,14 +51,16 @@ def overview() -> str:
     return "\n".join(
         [
             "# Training methods\n",
-            "Each takes the place of `torch.nn.CrossEntropyLoss()`. In the ACLS paper's terms, AR methods smooth "
-            "labels adaptively, CR under a condition, ACR both.\n",
+            "Each replaces `torch.nn.CrossEntropyLoss()`. In the terms of the ACLS paper, AR methods smooth labels "
+            "adaptively, CR methods under a condition, and ACR methods do both.\n",
             table(["method", "title", "type", "from"], listed),
             "\n## Smoothing functions and conditions\n",
-            "The gradient of a loss is softmax(z) minus a label. That label is the one-hot label, lowered by f at the "
-            "pivot class where C holds and raised by f at the others where C holds: the paper's Table 2, with its "
-            "[errors](../errata.md) corrected; a test holds each row to the method's gradient. `1` means always. "
-            "Methods whose gradient is a function of the batch, of a history or of another base have no row.\n",
+            "The gradient of a loss is softmax(z) minus an effective label. Relative to the one-hot label, the "
+            "effective label is lowered by f at the pivot class and raised by f at the other classes, where the "
+            "condition C holds. "
+            "This is the paper's Table 2 with its [errors](../errata.md) corrected; a test compares each row with the "
+            "method's gradient. `1` means always. Methods whose gradient depends on the batch, on a history or on "
+            "another base loss have no row.\n",
             _rows(list(REGISTRY.values())),
             "",
         ]
@@ -76,11 +79,11 @@ def page(name: str, kind: type[Loss]) -> str:
         *opening(name),
         "\n## Definition\n",
         prose(kind),
-        "\n## The label it trains towards\n",
-        f"![The label that {name} trains towards]({name}.svg)\n",
+        "\n## Effective label\n",
+        f"![The effective label of {name}]({name}.svg)\n",
         CAPTION + "\n",
-        _rows([kind]) or "Its gradient is no function of one position, so it has no row in the paper's Table 2.",
-        "\n## What it needs and costs\n",
+        _rows([kind]) or "Its gradient depends on more than one position, so it has no row in the paper's Table 2.",
+        "\n## Requirements and cost\n",
         "\n".join(f"- {fact}" for fact in _facts(name, kind)),
         "\n## Fields\n",
         f"{fields}\n\n{COMMON}" if fields else COMMON,
@@ -96,7 +99,7 @@ def _use(kind: type[Loss]) -> str:
     lines = ["logits, target = torch.randn(8, 10, requires_grad=True), torch.randint(0, 10, (8,))"]
     if kind().needs_index:
         lines.append("loss.prepare(n_train=50_000, n_classes=10)  # once, before training")
-        lines.append("loss(logits, target, index=torch.arange(8)).backward()  # index: numbers in the training set")
+        lines.append("loss(logits, target, index=torch.arange(8)).backward()  # index: positions in the training set")
     else:
         lines.append("loss(logits, target).backward()")
     return "\n".join(lines)
@@ -117,26 +120,26 @@ def _facts(name: str, kind: type[Loss]) -> list[str]:
     values = (_memory(kind, 200) - _memory(kind, 100)) // 100
     if values:
         facts.append(
-            f"It remembers {values} value{'s' * (values > 1)} per training sample (with 10 classes), in "
-            "buffers that travel in `state_dict`: call `prepare` once before training."
+            f"It stores {values} value{'s' * (values > 1)} per training sample (with 10 classes), in "
+            "buffers that are part of `state_dict`: call `prepare` once before training."
         )
     hooks = [f"`{hook}`" for hook in ("start_epoch", "observe", "end_epoch") if hook in vars(kind)]
     if hooks:
         facts.append(
-            f"It acts in the hooks {', '.join(hooks)}: call them in a loop of your own, as `acls train` and the "
-            "Lightning and Transformers adapters do."
+            f"It uses the hooks {', '.join(hooks)}. In your own loop, call them or use "
+            "`acls.integrations.loop.epochs`; `acls train` and the Lightning and Transformers adapters call them."
         )
     if loss.needs_index:
         facts.append(f"`index=` must be passed: {escape(kind.index_reason)}.")
     if kind.couples_samples:
         facts.append('It is a statistic of the batch: it depends on the batch size and has no `reduction="none"`.')
     facts.append(
-        "Class ids only: no soft labels, so no CutMix or Mixup."
+        "It takes class ids only: no soft labels, so no CutMix or Mixup."
         if kind.refuses_soft_targets
-        else "Class ids or soft labels, also those of CutMix and Mixup."
+        else "It takes class ids or soft labels, including those of CutMix and Mixup."
     )
     if isinstance(loss, Regularized):
-        facts.append("`base` may be any other loss: the regulariser is added to it.")
+        facts.append("`base` may be any other loss, to which the regulariser is added.")
     return facts
 
 

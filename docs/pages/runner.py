@@ -11,7 +11,7 @@ from acls.cli import main
 
 _FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", flags=re.S | re.M)
 ELSEWHERE = ("pip", "make", "python", "mkdocs")
-"""Commands that a page may show and that are not ours to run."""
+"""Commands that a page may show and that are not run."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Block:
 
 
 def blocks(markdown: str) -> list[Block]:
-    """The pieces of code on a page, those that are only to be read among them."""
+    """All pieces of code on a page, including those that are not run."""
     return [
         Block(language, "".join(re.findall(r'title="(.*?)"', options)), code)
         for language, options, code in _FENCE.findall(markdown)
@@ -41,7 +41,7 @@ def commands(block: Block) -> list[list[str]]:
 def run(markdown: str) -> None:
     """Run the Python and the ``acls`` commands of a page in the current folder; what Python defines lasts to its end.
 
-    Pieces with a title are files, which the page's text says what to do with.
+    Pieces with a title are files: they are not run.
     """
     names: dict[str, Any] = {"__name__": "__page__"}
     for block in blocks(markdown):
@@ -58,4 +58,6 @@ def _run_command(words: list[str]) -> None:
         if code:
             raise RuntimeError(f"{shlex.join(words)} ended with {code}")
     elif words[0] not in ELSEWHERE:
-        raise RuntimeError(f"{shlex.join(words)}: nobody runs this, so mark the block as text")
+        raise RuntimeError(
+            f"{shlex.join(words)}: expected an acls command: mark the block as text if it is not to be run"
+        )

@@ -74,7 +74,9 @@ def test_formulas_are_set_and_names_are_left_alone():
 
 def test_a_methods_page_opens_with_when_to_use_it_its_formula_and_what_it_did_on_real_data():
     page = methods.page("ACLS", methods.REGISTRY["ACLS"])
-    places = [page.index(part) for part in ("When logits grow", r"$$-\log p_y", "## On real data", "## Definition")]
+    places = [
+        page.index(part) for part in ("Use it when logits grow", r"$$-\log p_y", "## On real data", "## Definition")
+    ]
     assert places == sorted(places)
     rows = measured.measured("ACLS").splitlines()
     stored = (DOCS / "results" / "cifar10.md").read_text(encoding="utf-8")
