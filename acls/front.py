@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,17 @@ from acls.predictions import Predictions
 from acls.predictions.core import to_logits
 from acls.recipes import Recipe, find
 from acls.report.page import of_file, write
+from acls.report.results import RANKED
+from acls.results import Record
 from acls.results import Result as Measured
 from acls.results import evaluate as measured
 from acls.shapes import IGNORE_INDEX
 from acls.spec import Spec
-from acls.study.engine import Here, make_engine
+from acls.study.engine import Engine, Here, make_engine, set_threads
 from acls.study.progress import Progress
-from acls.study.runs import Failed, chosen, plan, run_study
-from acls.study.store import Row, Store
+from acls.study.ranking import Ranked, rank
+from acls.study.runs import Failed, chosen, detailed, plan, run_study
+from acls.study.store import Store
 from acls.train import Given, Result
 from acls.train import fit as train_recipe
 
@@ -40,13 +43,25 @@ METHODS = ("CE", "LabelSmoothing", "Focal", "MbLS", "CRL", "ACLS")
 
 @dataclass(frozen=True)
 class Comparison:
-    """A finished study: what was measured, and the page that shows it."""
+    """A finished study, or files of predictions compared: what was measured, and the page that shows it."""
 
-    folder: Path
-    rows: list[Row]
-    """One per method, seed and post-hoc method; ``row.result.values["ece"]`` is a number."""
-    failed: list[Failed]
-    page: Path | None
+    rows: Sequence[Record]
+    """One per method, seed and post-hoc method; ``row.result["ece"]`` is a number."""
+    ranked: Sequence[Ranked]
+    """The best method by each metric against all others, and all methods against the first."""
+    failed: Sequence[Failed] = ()
+    folder: Path | None = None
+    page: Path | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """What `acls compare --json` prints."""
+        derived = ("next", "difference", "significant")
+        return {
+            "rows": [one.as_json() for one in self.rows],
+            "ranking": [asdict(one) | {name: getattr(one, name) for name in derived} for one in self.ranked],
+            "failed": [asdict(one) for one in self.failed],
+            "report": None if self.page is None else str(self.page),
+        }
 
 
 def compare(
@@ -82,13 +97,50 @@ def compare(
     folder = Path(out or Path("studies") / recipe.name)
     specs = methods if isinstance(methods, str) else [Spec.of(one) for one in methods]
     which = range(recipe.seed, recipe.seed + seeds) if isinstance(seeds, int) else seeds
-    cells = [replace(cell, given=given) for cell in plan(folder, recipe, specs, which, posthoc)]
     engine = Here.make() if workers == 1 else make_engine("local", workers=workers)
-    failed = run_study(cells, engine, progress=Progress(show=show))
-    rows = chosen(cells, Store(folder).rows())
-    if page and rows:
-        write(folder, folder / "report.html")
-    return Comparison(folder, rows, failed, folder / "report.html" if page and rows else None)
+    return run_comparison(folder, recipe, specs, which, posthoc, engine, given=given, page=page, show=show)
+
+
+def run_comparison(
+    folder: Path,
+    recipe: Recipe,
+    methods: str | Sequence[Spec],
+    seeds: Iterable[int],
+    posthoc: str,
+    engine: Engine,
+    *,
+    given: Given | None = None,
+    wait: bool = False,
+    page: bool = True,
+    show: bool = True,
+) -> Comparison:
+    """Run or continue the study in a folder, rank its methods and write its page: `acls compare` by its settings."""
+    cells = [replace(cell, given=given) for cell in plan(folder, recipe, methods, seeds, posthoc)]
+    failed = run_study(cells, engine, wait=wait, progress=Progress(show=show))
+    set_threads(engine.threads)
+    rows = detailed(folder, chosen(cells, Store(folder).rows()))
+    ranked = rank(rows, RANKED)
+    written = folder / "report.html" if page and rows else None
+    if written is not None:
+        write(folder, written, ranked=ranked)
+    return Comparison(rows, ranked, failed, folder, written)
+
+
+def compare_files(paths: Sequence[str | Path]) -> Comparison:
+    """Compare models by files of their predictions for the same samples: `acls compare --predictions`."""
+    if len(paths) < 2:
+        raise InputError("--predictions: expected two files or more, got one: `acls evaluate` measures one")
+    names = [Path(path).stem for path in paths]
+    names = names if len(set(names)) == len(names) else list(map(str, paths))
+    if len(set(names)) < len(names):
+        raise InputError("--predictions names a file twice")
+    records: list[Record] = []
+    for name, path in zip(names, paths, strict=True):
+        result = measured(path, by_image=None, compare=True)
+        records.append(Record(name, None, "none", result, {"unit": result.unit}))
+        if result.labels != records[0].result.labels:
+            raise InputError(f"{path} has other labels than {paths[0]}: both must hold the same samples")
+    return Comparison(records, rank(records, RANKED))
 
 
 def fit(

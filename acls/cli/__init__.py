@@ -1,6 +1,7 @@
 """The command line: each command is a module of this package with `configure(parser)` and `run(args)`.
 
-Only the chosen command's module is imported, and torch only when it runs, so help comes at once.
+The docstring of a module is the help of its command: what it does, then examples. Only the chosen command's module is
+imported, and torch only when it runs, so help comes at once.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import errno
 import importlib
 import logging
 import sys
+import textwrap
 import traceback
 from collections.abc import Container, Sequence
 from typing import Any, NoReturn
@@ -55,8 +57,13 @@ _REMEDIES = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space, or wri
 """The way out of an error of the system, by its number."""
 
 
-class _Formatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
-    """Keeps examples as written and shows the default of every option that has one."""
+class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Fills paragraphs, keeps examples as written and shows the default of every option that has one."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n\n".join(
+            part if "\n  " in part else textwrap.fill(part, width) for part in text.strip("\n").split("\n\n")
+        )
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         if action.default in (None, False, argparse.SUPPRESS):
@@ -171,8 +178,13 @@ def full_parser(chosen: Container[str | None] = COMMANDS) -> argparse.ArgumentPa
             commands.add_parser(name, help=summary, add_help=False)
             continue
         module = importlib.import_module(f"acls.cli.{name}")
+        about, _, examples = (module.__doc__ or "").partition("Examples:\n")
         command = commands.add_parser(
-            name, help=summary, description=module.__doc__, epilog=module.EXAMPLE, formatter_class=_Formatter
+            name,
+            help=summary,
+            description=about,
+            epilog=f"examples:\n{examples.rstrip()}\n",
+            formatter_class=_Formatter,
         )
         command.add_argument("-v", "--verbose", action="count", default=0, help="log what is done; -vv logs more")
         module.configure(command)

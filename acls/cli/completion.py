@@ -1,6 +1,12 @@
 """Print a script that completes commands, options and recipes in your shell.
 
 Put its output where the shell reads it, as the examples do.
+
+Examples:
+  acls completion bash >> ~/.bashrc
+  acls completion zsh > ~/.zsh/completions/_acls
+  acls completion fish > ~/.config/fish/completions/acls.fish
+
 """
 
 from __future__ import annotations
@@ -9,16 +15,9 @@ import argparse
 
 from acls.errors import require
 
-EXAMPLE = """\
-examples:
-  acls completion bash >> ~/.bashrc
-  acls completion zsh > ~/.zsh/completions/_acls
-  acls completion fish > ~/.config/fish/completions/acls.fish
-"""
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
+    """Add the options of ``acls completion``."""
     parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="whose completion")
 
 

@@ -3,29 +3,8 @@
 The noise floor is what a perfectly calibrated model with the same confidences would show at the same n. Several files
 are several models on the same samples, and are compared with the first; a folder, or a glob in quotes, of parquet
 parts is one data set. Files may be larger than memory.
-"""
 
-from __future__ import annotations
-
-import argparse
-import sys
-from collections.abc import Iterable
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from acls.cli.engines import add_engine, engine_of
-from acls.cli.inputs import NAMES, add_columns, models_of, with_progress
-from acls.cli.output import say, show_table
-from acls.options import number
-
-if TYPE_CHECKING:
-    from acls.metrics.decision import Decision
-    from acls.predictions import Columns, Predictions
-    from acls.results import Differences, Result
-
-EXAMPLE = f"""\
-examples:
+Examples:
   acls evaluate preds.npz
   acls evaluate preds.csv --probs p0,p1,p2 --label y
   acls evaluate nets.npz --logits resnet20 --logits resnet56
@@ -35,12 +14,38 @@ examples:
   acls evaluate preds.npz --max-error 2%
   acls evaluate preds.npz --protocol all
 
-{NAMES}"""
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from acls.cli.common import (
+    FILES,
+    add_columns,
+    add_shared,
+    engine_of,
+    models_of,
+    say,
+    say_paragraphs,
+    show_table,
+    with_progress,
+)
+from acls.options import number
+
+if TYPE_CHECKING:
+    from acls.metrics.decision import Decision
+    from acls.predictions import Columns, Predictions
+    from acls.results import Differences, Result
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``acls evaluate``."""
-    parser.add_argument("files", metavar="FILE", nargs="+", help=".npz, .safetensors, .parquet, .csv; a folder or glob")
+    parser.add_argument("files", metavar="FILE", nargs="+", help=FILES)
     parser.add_argument("--bins", type=number(int, "[1, 100000]"), default=15, help="bins of the calibration errors")
     parser.add_argument(
         "--by", action="append", default=[], metavar="group|image|predicted|NAME",
@@ -55,22 +60,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--protocol", metavar="NAME", help="numbers as a paper's code computes them; all: every convention side by side"
     )
-    parser.add_argument(
-        "--bootstrap",
-        type=number(int, "[0, 1000000]"),
-        default=1000,
-        metavar="N",
-        help="draws for floors; 0: no intervals",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object, with fractions, not percent")
-    parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
-    add_engine(parser, "processes that share out the parts of a data set (default: this one alone)")
+    workers = "processes that share out the parts of a data set (default: this one alone)"
+    add_shared(parser, "bootstrap", "json", "markdown", "quiet", "engine", "address", workers=workers)
     add_columns(parser, several=True)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Evaluate every model and print what came out."""
+    """Evaluate every model and print the results."""
     if args.protocol is not None:
         return _run_protocols(args)
     from acls.results import differences
@@ -92,15 +88,12 @@ def _run_protocols(args: argparse.Namespace) -> int:
     from acls.metrics.protocols import PROTOCOLS, protocol
     from acls.predictions import open_batches
     from acls.report.results import protocol_table
-    from acls.report.tables import paragraph
     from acls.results import measure
 
     chosen = list(PROTOCOLS.values()) if args.protocol == "all" else [protocol(args.protocol)]
     found = {}
     for title, path, columns in models_of(args):
-        batches = with_progress(
-            open_batches(path, columns, ignore_index=args.ignore_index), f"reading {Path(path).name}", quiet=args.quiet
-        )
+        batches = with_progress(args, open_batches(path, columns, ignore_index=args.ignore_index))
         found[title] = measure(batches, chosen, ignore_index=args.ignore_index, skip_unfit=len(chosen) > 1)
     if args.json:
         whys = {one.name: one.why for one in chosen}
@@ -114,7 +107,7 @@ def _run_protocols(args: argparse.Namespace) -> int:
     for one in chosen:
         used = any(one.name in measured for measured in found.values())
         needs = "the image of each row (--image NAME)" if one.images else "the scores of all classes"
-        print(paragraph(f"{one.name}: {one.why if used else f'left out, as it needs {needs}'}."))
+        say_paragraphs(f"{one.name}: {one.why if used else f'left out, as it needs {needs}'}.")
     return 0
 
 
@@ -135,14 +128,13 @@ def _evaluated(args: argparse.Namespace, title: str, path: str, columns: Columns
 
         counts = count_parts(batches, engine_of(args), **settings)
     else:
-        read: Iterable[Predictions] = with_progress(batches, f"reading {Path(path).name}", quiet=args.quiet)
+        read: Iterable[Predictions] = with_progress(args, batches)
         if "predicted" in args.by:
             read = (replace(p, group=p.top()[1], group_names=()) for p in read)
         counts = count(read, **settings)
     empty = counts.empty_groups()
     if empty:
-        more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
-        named = ", ".join(empty[:5]) + more
+        named = ", ".join(empty[:5]) + (f" and {len(empty) - 5} more" if len(empty) > 5 else "")
         print(f"acls evaluate: {title} has groups without a labelled row, left out: {named}", file=sys.stderr)
     return counts.result(replicates=args.bootstrap)
 
@@ -176,8 +168,8 @@ def _as_json(args: argparse.Namespace, results: dict[str, Result], compared: Dif
     if len(objects) == 1:
         return objects[0]
     comparisons = [
-        {"file": title, "against": compared.baseline, "differences": {name: vars(one) for name, one in found.items()}}
-        for title, found in compared.comparisons.items()
+        {"file": title, "against": compared.baseline, "differences": found}
+        for title, found in compared.as_json().items()
     ]
     return {"files": objects, "comparisons": comparisons}
 
@@ -185,7 +177,6 @@ def _as_json(args: argparse.Namespace, results: dict[str, Result], compared: Dif
 def _print(args: argparse.Namespace, results: dict[str, Result], compared: Differences) -> None:
     """The verdict of each model, then its numbers; then each against the first."""
     from acls.report.results import comparison_table, group_table, metric_table
-    from acls.report.tables import paragraph
     from acls.results import verdict
     from acls.results.words import remarks
 
@@ -193,16 +184,15 @@ def _print(args: argparse.Namespace, results: dict[str, Result], compared: Diffe
         suite = result.suite
         classes = f" of {suite.n_classes} classes" if suite is not None and suite.n_classes else ""
         left_out = f", {result.rows - result.n} left out" if result.rows > result.n else ""
-        print(paragraph(f"{title}: {verdict(result).text}"), end="\n\n")
+        say_paragraphs(f"{title}: {verdict(result).text}", "")
         if args.max_error is not None:
             for group, decision in _decisions(args, result).items():
-                print(paragraph(f"{group}: {decision}" if group else str(decision)))
+                say_paragraphs(f"{group}: {decision}" if group else str(decision))
             print()
         print(f"{result.kind}{classes}, n = {result.n}{left_out}, {args.bins} bins\n")
         show_table(args, metric_table(result))
         print()
-        for line in remarks(result):
-            print(paragraph(line))
+        say_paragraphs(*remarks(result))
         if result.groups:
             print("\nby group:\n")
             show_table(args, group_table(result.groups))
@@ -210,9 +200,9 @@ def _print(args: argparse.Namespace, results: dict[str, Result], compared: Diffe
     first = results[compared.baseline]
     for title, found in compared.comparisons.items():
         told = f"{title} against {compared.baseline}, on the same {first.n} samples: {verdict(found['ece']).text}"
-        print(paragraph(told), end="\n\n")
+        say_paragraphs(told, "")
         show_table(args, comparison_table(first, results[title], found))
         print()
     if compared.comparisons:
         corrected = f"corrected for {len(compared.comparisons)} comparisons (Holm); " if len(results) > 2 else ""
-        print(paragraph(f"p-values: {corrected}each tests that the metric of its row is the same for both models."))
+        say_paragraphs(f"p-values: {corrected}each tests that the metric of its row is the same for both models.")

@@ -3,40 +3,38 @@
 The gradient of a loss is softmax(z) minus a label. For cross-entropy that is the one-hot label; every other method
 smooths it: it lowers the label at a pivot class (the predicted class ŷ or the true class y) by f where its indicator C
 holds, and raises it at the other classes. Methods that look at the whole batch see a batch of this one sample.
+
+Examples:
+  acls explain
+  acls explain --logits 9,2,1,-3 --label 0
+  acls explain --logits=-1,2,8 --label 2 --methods "CE, MbLS(margin=6), ACLS(margin=6), ACLS(margin=6, form=released)"
+  acls explain --figure figure1.png
+
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from acls.cli.output import add_force, check_out
+from acls.cli.common import add_shared, check_out, say, show_table
 from acls.errors import InputError
 from acls.options import number
 
 if TYPE_CHECKING:
     from acls.losses import Loss
 
-EXAMPLE = """\
-examples:
-  acls explain
-  acls explain --logits 9,2,1,-3 --label 0
-  acls explain --logits=-1,2,8 --label 2 --methods "CE, MbLS(margin=6), ACLS(margin=6), ACLS(margin=6, form=released)"
-  acls explain --figure figure1.png
-"""
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
+    """Add the options of ``acls explain``."""
     parser.add_argument("--logits", metavar="Z1,Z2,...", default="9,2,1,-3", help="the logits, separated by commas")
     parser.add_argument(
         "--label", type=number(int, "[0, inf)"), default=0, metavar="Y", help="the true class, counted from 0"
     )
     parser.add_argument("--methods", default="all", help='"paper", "all", or methods as in "CE, ACLS(margin=6)"')
-    parser.add_argument("--figure", metavar="FILE", help="draw the paper's Figure 1 to a png, svg or pdf file instead")
-    parser.add_argument("--json", action="store_true", help="print one JSON object, by method")
-    add_force(parser)
+    figure = "draw the paper's Figure 1 instead: .png, .svg or .pdf"
+    add_shared(parser, "force", json="print one JSON object, by method", figure=figure)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -57,14 +55,12 @@ def run(args: argparse.Namespace) -> None:
 
     rows = [_explain(loss, logits, args.label) for loss in make_losses(args.methods)]
     if args.json:
-        import json
-
-        print(json.dumps({row.pop("method"): row for row in rows}, indent=2))
+        say(args, {row.pop("method"): row for row in rows})
     else:
-        _print(rows, logits, args.label)
+        _print(args, rows, logits)
 
 
-def _explain(loss: Loss, logits: list[float], label: int) -> dict[str, object]:
+def _explain(loss: Loss, logits: list[float], label: int) -> dict[str, Any]:
     import torch
 
     from acls.losses import effective_label
@@ -74,7 +70,7 @@ def _explain(loss: Loss, logits: list[float], label: int) -> dict[str, object]:
     index = torch.tensor([0]) if loss.needs_index else None
     # Rounding to what a float64 softmax is worth also turns -0.0000 into 0.0000.
     aims_at = effective_label(loss.double(), z, y, index=index)[0].round(decimals=12) + 0.0
-    row: dict[str, object] = {"method": repr(loss), "type": loss.about.kind, "label": aims_at.tolist()}
+    row: dict[str, Any] = {"method": repr(loss), "type": loss.about.kind, "label": aims_at.tolist()}
     row["sum"] = float(aims_at.sum())
     row["sums_to_one"] = abs(float(aims_at.sum()) - 1) < 1e-9
     rule = loss.rule(len(logits))
@@ -97,20 +93,20 @@ def _explain(loss: Loss, logits: list[float], label: int) -> dict[str, object]:
     return row
 
 
-def _print(rows: list[dict[str, object]], logits: list[float], label: int) -> None:
+def _print(args: argparse.Namespace, rows: list[dict[str, Any]], logits: list[float]) -> None:
     import torch
 
     from acls.report.tables import Table
 
     p = torch.tensor(logits, dtype=torch.float64).softmax(0)
     classes = range(len(logits))
-    print(f"Logits {', '.join(f'{z:g}' for z in logits)}; true class {label}, predicted {int(p.argmax())}.\n")
+    print(f"Logits {', '.join(f'{z:g}' for z in logits)}; true class {args.label}, predicted {int(p.argmax())}.\n")
     table = Table(["trains towards", *(f"class {k}" for k in classes), "sum"])
     table.add("(softmax)", *(f"{value:.4f}" for value in p.tolist()), "1")
     for row in rows:
         told = "1" if row["sums_to_one"] else f"{row['sum']:.4f} !"
-        table.add(str(row["method"]), *(f"{value:.4f}" for value in row["label"]), told)  # type: ignore[attr-defined]
-    print(table.text())
+        table.add(str(row["method"]), *(f"{value:.4f}" for value in row["label"]), told)
+    show_table(args, table)
     if not all(row["sums_to_one"] for row in rows):
         print("! sums to something else: the gradient does not sum to zero over the classes, and the logits can drift.")
     without = [str(row["method"]) for row in rows if "formula" not in row]
@@ -124,13 +120,13 @@ def _print(rows: list[dict[str, object]], logits: list[float], label: int) -> No
     for row in rows:
         formula = row.get("formula")
         if isinstance(formula, dict):
-            pairs = [f"{f:.4f}, {c}" for f, c in zip(row["f"], row["C"], strict=True)]  # type: ignore[call-overload]
+            pairs = [f"{f:.4f}, {c}" for f, c in zip(row["f"], row["C"], strict=True)]
             sides = [
                 f"{formula[f'f {where}']} if {formula[f'C {where}']}".removesuffix(" if 1")
                 for where in ("at the pivot", "elsewhere")
             ]
             table.add(str(row["method"]), f"{formula['pivot']} = {row['pivot']}", *pairs, *sides)
-    print(table.text())
+    show_table(args, table)
 
 
 def _draw(args: argparse.Namespace, logits: list[float]) -> None:

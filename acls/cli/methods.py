@@ -1,48 +1,48 @@
 """List every training method: its type in the paper's terms, where it comes from, and its fields with their defaults.
 
 AR smooths adaptively, CR under a condition, ACR both; the others change the data term itself.
+
+Examples:
+  acls methods
+  acls methods --json
+
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import textwrap
 
-EXAMPLE = """\
-examples:
-  acls methods
-  acls methods --json
-"""
+from acls.cli.common import add_shared, say
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
-    parser.add_argument("--json", action="store_true", help="print one JSON object, by method")
+    """Add the options of ``acls methods``."""
+    add_shared(parser, json="print one JSON object, by method")
 
 
 def run(args: argparse.Namespace) -> None:
     """Print the list."""
-    import dataclasses
-    import json
-    import textwrap
-
     from acls.losses import REGISTRY, Loss
     from acls.study.methods import TECHNIQUES
 
-    common = {field.name for field in dataclasses.fields(Loss)}
-    settings = {
-        name: {field: value for field, value in kind().settings().items() if field not in {*common, "name"}}
+    common = {"name", *(field.name for field in dataclasses.fields(Loss))}
+    about = {
+        name: {
+            **dataclasses.asdict(kind.about),
+            "fields": {field: value for field, value in kind().settings().items() if field not in common},
+        }
         for name, kind in REGISTRY.items()
     }
     if args.json:
-        about = {name: {**dataclasses.asdict(kind.about), "fields": settings[name]} for name, kind in REGISTRY.items()}
-        print(json.dumps(about, indent=2))
+        say(args, about)
         return
-    for name, kind in REGISTRY.items():
-        paper = kind.about
-        sort = "" if paper.kind == "-" else f", {paper.kind}"
-        title = f"{name}: {paper.title} ({paper.authors}, {paper.venue} {paper.year}{sort})"
+    for name, one in about.items():
+        sort = "" if one["kind"] == "-" else f", {one['kind']}"
+        title = f"{name}: {one['title']} ({one['authors']}, {one['venue']} {one['year']}{sort})"
         print(textwrap.fill(title, 79, subsequent_indent="  "))
-        fields = ", ".join(f"{field}={_short(value)}" for field, value in settings[name].items())
+        fields = ", ".join(f"{field}={_short(value)}" for field, value in one["fields"].items())
         if fields:
             print(textwrap.fill(fields, 79, initial_indent="    ", subsequent_indent="    "))
     others = [

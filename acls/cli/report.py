@@ -3,6 +3,14 @@
 A run is what `acls train` wrote, a study what `acls compare` wrote; several runs or files are compared on one page.
 Files are measured as by `acls evaluate`, and once more after temperature scaling, each half of the rows scaled by the
 temperature of the other half.
+
+Examples:
+  acls report runs/digits_cnn-ACLS-1 --open
+  acls report studies/digits_cnn --out report.html --figures figures --format pdf
+  acls report before.npz after.npz --table latex
+  acls report nets.npz --logits resnet20 --logits resnet56
+  acls report preds.csv --probs p0,p1,p2 --label y --images pictures/
+
 """
 
 from __future__ import annotations
@@ -13,71 +21,45 @@ import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from acls.cli.inputs import NAMES, add_columns, models_of
-from acls.cli.output import add_force, check_out, say
+from acls.cli.common import add_columns, add_shared, check_out, models_of, say, say_paragraphs
 from acls.errors import InputError
-from acls.options import number
 
 if TYPE_CHECKING:
     from acls.report.page import Subject, Unfinished
 
-FORMATS = ("png", "svg", "pdf")
-TABLES = ("text", "markdown", "latex", "csv")
-
-EXAMPLE = f"""\
-examples:
-  acls report runs/digits_cnn-ACLS-1 --open
-  acls report studies/digits_cnn --out report.html --figures figures --format pdf
-  acls report before.npz after.npz --table latex
-  acls report nets.npz --logits resnet20 --logits resnet56
-  acls report preds.csv --probs p0,p1,p2 --label y --images pictures/
-
-{NAMES}"""
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``acls report``."""
-    parser.add_argument(
-        "files",
-        metavar="RUN|STUDY|FILE",
-        nargs="+",
-        help="folder of a run, of several or of a study; file of predictions",
-    )
+    files = "folder of a run, of several or of a study; file of predictions"
+    parser.add_argument("files", metavar="RUN|STUDY|FILE", nargs="+", help=files)
     parser.add_argument(
         "--out", metavar="FILE", help="the page (default: report.html, in the folder where there is one)"
     )
     parser.add_argument("--open", action="store_true", help="show the page in the browser")
-    add_force(parser)
     parser.add_argument("--title", help="heading of the page")
     parser.add_argument("--figures", metavar="DIR", help="also write every figure into this folder")
-    parser.add_argument("--format", choices=FORMATS, default="png", help="of the figures")
-    parser.add_argument("--table", choices=TABLES, help="also print the table")
+    parser.add_argument("--format", choices=("png", "svg", "pdf"), default="png", help="of the figures")
+    parser.add_argument("--table", choices=("text", "markdown", "latex", "csv"), help="also print the table")
     parser.add_argument("--images", metavar="DIR|FILE", help="pictures of the rows: a folder, .npy or .npz, in order")
-    parser.add_argument(
-        "--bootstrap",
-        type=number(int, "[0, 1000000]"),
-        default=1000,
-        metavar="N",
-        help="resamples for intervals; 0 for none",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object: the verdict, and what was written")
-    parser.add_argument("--quiet", action="store_true", help="print no verdict")
+    told = "print one JSON object: the verdict, and what was written"
+    add_shared(parser, "force", "bootstrap", json=told, quiet="print no verdict")
     add_columns(parser, several=True)
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, write, and say where it is."""
+    from acls.report.gallery import write_figures
     from acls.report.page import rank_subjects, results, write
     from acls.report.page.words import verdict
     from acls.report.results import marks_of, signs
-    from acls.report.tables import paragraph
 
-    page = Path(args.out) if args.out else _default_page(args.files)
+    folder = args.files[0] if len(args.files) == 1 and Path(args.files[0]).is_dir() else ""
+    page = Path(args.out or Path(folder, "report.html"))
     check_out(args, page, "page", *args.files, args.images)
     subjects = _subjects(args)
     ranked = rank_subjects(subjects) if args.bootstrap else []
     write(subjects, page, title=args.title, ranked=ranked)
-    figures = _draw(args, subjects)
+    figures = write_figures(subjects, args.figures, args.format, force=args.force) if args.figures else []
     tables = [table.show(args.table) for table in results(subjects, ranked)] if args.table else []
     told = verdict(subjects, ranked)
     if args.json:
@@ -89,11 +71,11 @@ def run(args: argparse.Namespace) -> int:
         say(args, {"verdict": told, "models": models, **files, "tables": tables})
     else:
         if not args.quiet:
-            print("\n".join(map(paragraph, told)), end="\n\n")
+            say_paragraphs(*told, "")
         for table in tables:
             print(table, end="\n\n")
         if args.table == "text" and marks_of(ranked):
-            print(paragraph(signs()), end="\n\n")
+            say_paragraphs(signs(), "")
         if figures:
             print(f"figures: {len(figures)} in {args.figures}")
         print(f"report: {page}")
@@ -108,7 +90,7 @@ def _subjects(args: argparse.Namespace) -> list[Subject]:
     folders = [path for path in args.files if holds_runs(path)]
     files = argparse.Namespace(**{**vars(args), "files": [path for path in args.files if path not in folders]})
     if not files.files and (args.logits or args.probs or args.log_probs or args.images):
-        raise InputError("--images and names of scores are for files of predictions, but only folders of runs came")
+        raise InputError("--images and names of scores are for files of predictions, got only folders of runs")
     skipped: list[Unfinished] = []
     found = [subject for path in folders for subject in of_path(path, replicates=args.bootstrap, skipped=skipped)]
     common = {"ignore_index": args.ignore_index, "replicates": args.bootstrap, "images": args.images}
@@ -119,15 +101,3 @@ def _subjects(args: argparse.Namespace) -> list[Subject]:
     for one in skipped:
         print(f"acls report: left out: {one}", file=sys.stderr)
     return told_apart(found)
-
-
-def _default_page(files: list[str]) -> Path:
-    return Path(files[0], "report.html") if len(files) == 1 and Path(files[0]).is_dir() else Path("report.html")
-
-
-def _draw(args: argparse.Namespace, subjects: list[Subject]) -> list[Path]:
-    if not args.figures:
-        return []
-    from acls.report.gallery import write_figures
-
-    return write_figures(subjects, args.figures, args.format, force=args.force)

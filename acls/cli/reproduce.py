@@ -5,6 +5,13 @@ verdict from our own runs: reproduced, not reproduced, or cannot be told at this
 trains CPU-sized siblings on the data that is at hand, and on embedded data where there is none; ``--scale paper``
 follows the full protocols. Runs are shared between the tables, and what is finished is never trained again. Any setting
 of the recipes can be changed, as in ``--epochs 5``.
+
+Examples:
+  acls reproduce figure1 table2
+  acls reproduce table5 --data tiny_imagenet=tiny_imagenet_20c.zip --seeds 3
+  acls reproduce all --scale mini --seeds 2 --epochs 2
+  acls reproduce table3 --scale paper --data cifar10=DIR --data tiny_imagenet=DIR --data imagenet=DIR
+
 """
 
 from __future__ import annotations
@@ -14,7 +21,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from acls.cli.output import add_force, add_output, check_out, say
+from acls.cli.common import add_shared, check_out, engine_of, say
 from acls.cli.settings import add_settings, full_path, settings_of
 from acls.errors import InputError, suggest
 from acls.options import leaves, number
@@ -23,17 +30,9 @@ from acls.recipes import Recipe
 NAMES = ("table1", "table2", "table3", "table4", "table5", "table6", "tableA", "tableB",
          "figure1", "figure2", "figure3", "figureA", "statistics")  # fmt: skip
 
-EXAMPLE = """\
-examples:
-  acls reproduce figure1 table2
-  acls reproduce table5 --data tiny_imagenet=tiny_imagenet_20c.zip --seeds 3
-  acls reproduce all --scale mini --seeds 2 --epochs 2
-  acls reproduce table3 --scale paper --data cifar10=DIR --data tiny_imagenet=DIR --data imagenet=DIR
-"""
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
+    """Add the options of ``acls reproduce``."""
     parser.add_argument("names", nargs="+", metavar="NAME", help=f"all, or of {', '.join(NAMES)}")
     parser.add_argument(
         "--scale", choices=("mini", "paper"), default="mini", help="CPU-sized siblings, or the full protocols"
@@ -44,12 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--loss.form", dest="form", metavar="FORM", help="a further form of ACLS in every table")
     parser.add_argument("--seeds", type=number(int, "[1, 1000]"), default=3, help="runs of each method")
     parser.add_argument("--out", default="reproduced", metavar="DIR", help="folder of the runs, tables and figures")
-    parser.add_argument("--engine", default="local", help="local, or ray for a cluster")
-    parser.add_argument("--address", help="of the Ray cluster")
-    parser.add_argument("--workers", type=number(int, "[1, 100000]"), help="runs at a time; by default one a core")
-    parser.add_argument("--wait", action="store_true", help="wait where another process is at the same study")
-    add_force(parser)
-    add_output(parser, quiet="no progress bar, no tables")
+    add_shared(parser, "json", "engine", "address", "workers", "wait", "force", quiet="no progress bar, no tables")
     fixed = ("seed", "data.name", "data.root", "model.name")
     known = {name: leaf for name, leaf in leaves(Recipe).items() if name not in fixed and not name.startswith("loss.")}
     add_settings(parser, known, short={})
@@ -58,7 +52,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Work off the names in the order given."""
     from acls.reproduce import Setup, reproduce, summary
-    from acls.study.engine import make_engine
 
     names = list(NAMES) if args.names == ["all"] else args.names
     for name in names:
@@ -74,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     check_out(args, args.out, "reproduction", *roots.values())
     setup = Setup(
         Path(args.out),
-        make_engine(args.engine, workers=args.workers, address=args.address),
+        engine_of(args),
         scale=args.scale,
         roots=roots,
         seeds=tuple(range(1, args.seeds + 1)),
@@ -88,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             result = reproduce(name, setup)
         except KeyboardInterrupt:
-            print(f"acls reproduce: stopped at {name}; the same command goes on in {setup.out}", file=sys.stderr)
+            print(f"acls reproduce: stopped at {name}; the same command continues in {setup.out}", file=sys.stderr)
             return 130
         results.append(result)
         if not args.json:  # each as it is done: the next may take hours

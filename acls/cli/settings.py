@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import types
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from acls.data import DataOptions
 from acls.errors import InputError, suggest
 from acls.models.own import resolved
 from acls.options import Leaf, leaves, override
-from acls.recipes import Recipe
+from acls.recipes import Recipe, find, load_recipe
 from acls.spec import Spec, parse_value
 
 # What one says most often, in fewer letters.
@@ -34,8 +36,13 @@ class _HelpAll(argparse.Action):
         parser.exit()
 
 
-def add_settings(parser: argparse.ArgumentParser, known: Mapping[str, Leaf], short: Mapping[str, str] = SHORT) -> None:
-    """Add an option for every setting, and the short names; nothing is set by default."""
+def add_settings(
+    parser: argparse.ArgumentParser, known: Mapping[str, Leaf] | None = None, short: Mapping[str, str] = SHORT
+) -> None:
+    """Add an option for every setting, by default those of a recipe, and the short names; nothing is set by default."""
+    if known is None:
+        known = leaves(Recipe)
+        parser.set_defaults(takes_rest=True)
     parser.add_argument("--help-all", action=_HelpAll, nargs=0, help="show every setting and option as well")
     by_long = {long: name for name, long in short.items()}
     groups: dict[str, Any] = {}
@@ -56,6 +63,30 @@ def add_settings(parser: argparse.ArgumentParser, known: Mapping[str, Leaf], sho
 def settings_of(args: argparse.Namespace) -> dict[str, str]:
     """What the user set, by dotted name."""
     return {name.removeprefix("set:"): value for name, value in vars(args).items() if name.startswith("set:")}
+
+
+def add_data(parser: argparse.ArgumentParser, more: Mapping[str, Leaf] = types.MappingProxyType({})) -> None:
+    """Add the settings of the data, and some more."""
+    short = {name: SHORT[name] for name in ("data", "root", "download")}
+    add_settings(parser, {**leaves(DataOptions, "data."), **more}, short)
+
+
+def data_of(args: argparse.Namespace, base: DataOptions | None = None) -> DataOptions | None:
+    """The data that the options describe, starting from ``base`` or the data of the run; None: the run's own."""
+    given = {name.removeprefix("data."): value for name, value in settings_of(args).items() if name.startswith("data.")}
+    place = Path(args.source)
+    if base is None and given and place.exists():
+        from acls.train import open_run
+
+        base = open_run(place if place.is_dir() else place.parent)[1].data
+    return base and override(base, given)
+
+
+def recipe_of(args: argparse.Namespace, default: str = "") -> Recipe:
+    """The recipe that is named, or read from --config."""
+    if args.recipe and args.config:
+        raise InputError("pass a recipe or --config, not both")
+    return load_recipe(args.config) if args.config else find(args.recipe or default)
 
 
 def apply(recipe: Recipe, given: Mapping[str, str], rest: Sequence[str] = ()) -> Recipe:

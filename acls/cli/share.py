@@ -2,37 +2,32 @@
 
 Outputs are kept in half precision, numbers as they were measured, and of paths only the file's name. Runs that finished
 since are added to a copy by the same command; nothing in it is replaced.
+
+Examples:
+  acls share studies/cifar10_mini shared/cifar10_mini
+  acls share studies/voc_mini shared/voc_mini --no-outputs
+
 """
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
-from acls.cli.output import add_output, say
-
-EXAMPLE = """\
-examples:
-  acls share studies/cifar10_mini shared/cifar10_mini
-  acls share studies/voc_mini shared/voc_mini --no-outputs
-"""
+from acls.cli.common import add_shared, say
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
+    """Add the options of ``acls share``."""
     parser.add_argument("study", metavar="STUDY", help="folder that acls compare wrote")
     parser.add_argument("out", metavar="OUT", help="folder for the copy: a new one, or one to add runs to")
-    parser.add_argument(
-        "--no-outputs",
-        action="store_true",
-        help="numbers only, with intervals of differences: the page will have no diagrams",
-    )
-    add_output(parser, quiet="print nothing but errors")
+    text = "numbers only, with intervals of differences: the page will have no diagrams"
+    parser.add_argument("--no-outputs", action="store_true", help=text)
+    add_shared(parser, "json", quiet="print nothing but errors")
 
 
 def run(args: argparse.Namespace) -> int:
     """Copy, and say what there is."""
-    from pathlib import Path
-
     from acls.study.share import share
     from acls.study.store import Store
 
@@ -41,5 +36,5 @@ def run(args: argparse.Namespace) -> int:
     size = sum(file.stat().st_size for file in Path(args.out).rglob("*") if file.is_file())
     said = f"{count} runs ({added} new), {size / 1e6:.1f} MB: {args.out}; acls report {args.out} writes the page"
     if args.json or not args.quiet:
-        say(args, {"folder": args.out, "runs": count, "added": added, "bytes": size}, said)
+        say(args, {"folder": args.out, "runs": count, "bytes": size}, said)
     return 0

@@ -1,23 +1,6 @@
-"""Train a network by a recipe and write a run: weights, metrics, predictions, figures. Or go on with one."""
+"""Train a network by a recipe and write a run: weights, metrics, predictions, figures. Or go on with one.
 
-from __future__ import annotations
-
-import argparse
-import sys
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
-from acls.cli.output import add_force, add_output, check_out, say
-from acls.cli.settings import add_settings, apply, settings_of
-from acls.errors import InputError, MissingExtra
-from acls.options import leaves
-from acls.recipes import RECIPES, Recipe, find, load_recipe
-
-if TYPE_CHECKING:
-    from acls.train import Result
-
-EXAMPLE = """\
-examples:
+Examples:
   acls train digits_cnn --loss ACLS
   acls train cifar10_mini --root cifar10_train.zip --loss ACLS --loss.margin 8
   acls train cifar10_resnet50 --root DIR --loss MbLS --optim.lr 0.05 --epochs 10
@@ -28,71 +11,68 @@ examples:
 
 --loss.FIELD VALUE sets a field of the loss; `acls methods` lists them. --model.NAME VALUE sets an argument of your own
 model, which is called with n_classes= and, if it takes it, channels=. `acls recipes NAME` shows a recipe's settings.
+
 """
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from acls.cli.common import add_shared, check_out, say
+from acls.cli.settings import add_settings, apply, recipe_of, settings_of
+from acls.errors import InputError, MissingExtra
+from acls.recipes import RECIPES
+
+if TYPE_CHECKING:
+    from acls.train import Result
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
+    """Add the options of ``acls train``."""
     parser.add_argument("recipe", nargs="?", metavar="RECIPE", help=f"one of {', '.join(RECIPES)}")
-    parser.add_argument("--config", metavar="FILE", help="start from a saved recipe, YAML or JSON, instead")
-    parser.add_argument("--resume", metavar="RUN", help="go on with the run in this folder, where its state was saved")
+    parser.add_argument("--resume", metavar="RUN", help="continue the run in this folder from its saved state")
     parser.add_argument("--out", metavar="RUN", help="folder of the run (default: runs/RECIPE-LOSS-SEED)")
-    parser.add_argument("--wait", action="store_true", help="wait where another process trains in the same folder")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, from a few timed steps, and stop")
     parser.add_argument("--no-figures", action="store_true", help="draw no figures of the finished run")
-    add_force(parser)
-    add_output(parser, quiet="no progress")
-    add_settings(parser, leaves(Recipe))
-    parser.set_defaults(takes_rest=True)
+    add_shared(parser, "config", "wait", "force", "json", quiet="no progress")
+    add_settings(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Train, and print the numbers of the best checkpoint; 1 where training had to stop."""
     given = settings_of(args)
-    if args.resume:
-        if args.recipe or args.config or given or args.rest:
-            raise InputError("--resume goes on with a run as it is: pass no recipe and no settings beside it")
-        if args.out or args.dry_run:
-            raise InputError("--resume goes on where the run is: pass neither --out nor --dry-run beside it")
-        return _train(None, args)
-    recipe = apply(_chosen(args), given, args.rest)
-    if args.out:
-        check_out(args, args.out, "run", recipe.data.root)
-    return _train(recipe, args)
-
-
-def _chosen(args: argparse.Namespace) -> Recipe:
-    if args.recipe and args.config:
-        raise InputError("pass a recipe or --config, not both")
-    if args.config:
-        return load_recipe(args.config)
-    if not args.recipe:
+    if args.resume and (args.recipe or args.config or given or args.rest):
+        raise InputError("--resume continues a run as it is: pass no recipe and no settings beside it")
+    if args.resume and (args.out or args.dry_run):
+        raise InputError("--resume continues a run where it is: pass neither --out nor --dry-run beside it")
+    if not (args.recipe or args.config or args.resume):
         raise InputError("which recipe? `acls recipes` lists them; digits_cnn needs no data")
-    return find(args.recipe)
+    recipe = None if args.resume else apply(recipe_of(args), given, args.rest)
+    if recipe is not None:
+        check_out(args, args.out, "run", recipe.data.root)
 
-
-def _train(recipe: Recipe | None, args: argparse.Namespace) -> int:
     from acls import distributed
     from acls.train import TrainingStopped, fit, make_plan, resume
 
+    how = {"show": not (args.quiet or args.json), "wait": args.wait}
     try:
         if recipe is None:
-            result = resume(args.resume, show=not (args.quiet or args.json), wait=args.wait)
+            result = resume(args.resume, **how)
         elif args.dry_run:
             print(make_plan(replace(recipe, log=())))
             return 0
         else:
-            result = fit(recipe, args.out, show=not (args.quiet or args.json), wait=args.wait)
+            result = fit(recipe, args.out, **how)
     except TrainingStopped as error:
         print(f"acls train: {error}", file=sys.stderr)
         return 1
-    except OSError as error:
-        error.add_note("what was saved before is whole: go on from it with --resume")
-        raise
     except KeyboardInterrupt as stopped:
         if not stopped.args:  # nothing was saved yet
             raise
-        print(f"acls train: stopped; go on with acls train --resume {stopped.args[0]}", file=sys.stderr)
+        print(f"acls train: stopped; continue with acls train --resume {stopped.args[0]}", file=sys.stderr)
         return 130
     if distributed.rank() > 0:
         return 0

@@ -2,36 +2,31 @@
 
 A grid tries every combination, TPE learns from the trials before and gives hopeless ones up. The test part is not
 evaluated: train the best once more with `acls train`, or compare it with others by `acls compare`.
+
+Examples:
+  acls tune digits_cnn --loss ACLS --space lambda1=0:0.15:0.05,lambda2=0:0.015:0.005
+  acls tune digits_cnn --loss ACLS --space 'margin=2:12,lambda1=0.01:0.3:log' --sampler tpe --trials 30
+  acls tune cifar10_mini --root cifar10_train.zip --loss MbLS --space 'margin=6|8|10,optim.lr=0.05|0.1'
+
+A space is settings with what they may be: low:high:step, low:high, low:high:log, or a|b|c.
+
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from acls.cli.engines import add_engine, engine_of
-from acls.cli.output import add_force, check_out
+from acls.cli.common import add_shared, check_out, engine_of, say, say_paragraphs, show_table
 from acls.cli.settings import add_settings, apply, settings_of
 from acls.options import leaves, number
 from acls.recipes import Recipe, find
 
 if TYPE_CHECKING:
     from acls.study.tune import Found
-
-EXAMPLE = """\
-examples:
-  acls tune digits_cnn --loss ACLS --space lambda1=0:0.15:0.05,lambda2=0:0.015:0.005
-  acls tune digits_cnn --loss ACLS --space 'margin=2:12,lambda1=0.01:0.3:log' --sampler tpe --trials 30
-  acls tune cifar10_mini --root cifar10_train.zip --loss MbLS --space 'margin=6|8|10,optim.lr=0.05|0.1'
-
-A space is settings with what they may be: low:high:step, low:high, low:high:log, or a|b|c.
-"""
-
-FIGURE = "front.png"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -46,13 +41,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--storage", metavar="URL", help="database of the trials (default: tune.sqlite in --out)")
     parser.add_argument("--out", metavar="DIR", help="folder of the search (default: tuning/RECIPE-LOSS)")
-    parser.add_argument("--wait", action="store_true", help="wait where another process runs the same search")
-    add_force(parser)
-    add_engine(parser, "trials at a time (default: one a core or GPU)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object, with fractions, not percent")
-    parser.add_argument("--quiet", action="store_true", help="no progress")
-    add_settings(parser, leaves(Recipe))
-    parser.set_defaults(takes_rest=True)
+    add_shared(parser, "wait", "force", "engine", "address", "workers", "json", quiet="no progress")
+    add_settings(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -62,44 +52,39 @@ def run(args: argparse.Namespace) -> int:
 
     recipe = apply(replace(find(args.recipe), log=()), settings_of(args), args.rest)
     folder = Path(args.out or Path("tuning") / f"{recipe.name}-{recipe.loss.name}")
+    figure = folder / "front.png"
     check_out(args, folder, "search", recipe.data.root)
-    check_out(args, folder / FIGURE, "figure")
+    check_out(args, figure, "figure")
     search = Search(
         folder, recipe, tuple(parse_space(args.space)), args.sampler, args.trials, args.accuracy_floor, args.storage
     )
     engine = engine_of(args)
+    watched = not args.quiet and sys.stderr.isatty()
 
     def told(done: int, total: int) -> None:
-        if not args.quiet and sys.stderr.isatty():
+        if watched:
             print(f"\r{done}/{total} trials", end="", file=sys.stderr, flush=True)
 
     try:
         found = tune(search, engine, wait=args.wait, told=told)
     except KeyboardInterrupt:
-        print(f"acls tune: stopped; the same command goes on with the search in {folder}", file=sys.stderr)
+        print(f"acls tune: stopped; the same command continues the search in {folder}", file=sys.stderr)
         return 130
-    if not args.quiet and sys.stderr.isatty():
+    if watched:
         print(file=sys.stderr)
-    figure = _draw(found, folder) if found.trials else None
+    if found.trials:
+        from acls.report.figures import pareto
+
+        pareto.save_plot({"trials": [(one.accuracy, one.ece) for one in found.trials]}, figure)
     if args.json:
-        print(json.dumps({**asdict(found), "figure": figure and str(figure)}, indent=2))
+        say(args, {**asdict(found), "figure": str(figure) if found.trials else None})
     else:
-        _show(args, found, recipe, figure)
+        _show(args, found, recipe, figure if found.trials else None)
     return 0 if found.trials else 1
 
 
-def _draw(found: Found, folder: Path) -> Path:
-    from acls.report.figures import pareto
-    from acls.report.figures.style import canvas, save
-
-    figure, (ax,) = canvas()
-    pareto.draw(pareto.prepare({"trials": [(one.accuracy, one.ece) for one in found.trials]}), ax)
-    save(figure, folder / FIGURE)
-    return folder / FIGURE
-
-
 def _show(args: argparse.Namespace, found: Found, recipe: Recipe, figure: Path | None) -> None:
-    from acls.report.tables import Table, paragraph, percent
+    from acls.report.tables import Table, percent
     from acls.study.space import show
 
     table = Table(["trial", "settings", "epoch", "accuracy %", "ECE %", "NLL", "front"], align="ll")
@@ -109,17 +94,15 @@ def _show(args: argparse.Namespace, found: Found, recipe: Recipe, figure: Path |
     if found.best is None:
         print(f"No trial reaches an accuracy of {percent(found.floor)} %.\n")
     else:
-        print(
-            paragraph(
-                f"Least ECE with an accuracy of {percent(found.floor)} % or more: {show(found.best.params)}. It is the "
-                f"least of {len(found.trials)}, and so flatters: measure it on the test part by `acls train "
-                f"{recipe.name} --loss {recipe.loss.name} {_options(found.best.params, args)}`."
-            ),
-            "\n",
+        say_paragraphs(
+            f"Lowest ECE with an accuracy of {percent(found.floor)} % or more: {show(found.best.params)}. It is the "
+            f"lowest of {len(found.trials)}, and so flatters: measure it on the test part by `acls train "
+            f"{recipe.name} --loss {recipe.loss.name} {_options(found.best.params, args)}`.",
+            "",
         )
-    print(table.text(), "\n")
+    show_table(args, table)
     rest = ", ".join(f"{n} {what}" for n, what in ((found.pruned, "pruned"), (found.failed, "failed")) if n)
-    print(f"{len(found.trials)} trials finished{', ' + rest if rest else ''}; validation part, n = {found.n:,}")
+    print(f"\n{len(found.trials)} trials finished{', ' + rest if rest else ''}; validation part, n = {found.n:,}")
     if figure is not None:
         print(f"front: {figure}")
 

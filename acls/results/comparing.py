@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from acls.metrics.distributions import holm
 from acls.metrics.significance import Comparison, compare
@@ -19,6 +20,10 @@ class Differences:
     """By model and metric; where several models are compared, p-values are corrected for that (Holm)."""
     left_out: Mapping[str, str]
     """Models that could not be compared, and why."""
+
+    def as_json(self) -> dict[str, dict[str, Any]]:
+        """Difference, interval and p by model and metric, as plain values."""
+        return {name: {metric: vars(one) for metric, one in found.items()} for name, found in self.comparisons.items()}
 
 
 def differences(results: Mapping[str, Result]) -> Differences:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from acls.calibrators import Calibrator, Judgement, judge, make_calibrators
@@ -68,6 +68,22 @@ class Advice:
     def best(self) -> Candidate:
         """The one of the lowest held-out NLL, recommended or not."""
         return min(self.candidates, key=lambda one: one.judgement.after.nll)
+
+    def as_json(self) -> dict[str, Any]:
+        """What `acls calibrate --json` prints of it, as plain values."""
+        methods = [
+            {
+                "method": one.name,
+                "settings": one.calibrator.settings(),
+                "parameters": one.parameters,
+                "use": one.use,
+                "why": one.why,
+                "held_out": asdict(one.judgement),
+                "fit": asdict(one.calibrator.report),
+            }
+            for one in self.candidates
+        ]
+        return {"recommended": self.chosen and self.chosen.name, "text": self.text, "methods": methods}
 
 
 def recommend(

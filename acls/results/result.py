@@ -200,3 +200,15 @@ class Record:
     @property
     def n(self) -> int:
         return self.result.n
+
+    def as_json(self) -> dict[str, Any]:
+        """A plain object: the numbers by name under ``metrics``, as 0.1.0 had them, and whole under ``result``."""
+        numbers = {
+            name: {
+                **{part: getattr(one, part) for part in ("value", "debiased", "low", "high")},
+                "floor": self.result.get(f"{name}_floor"),
+            }
+            for name, one in self.result.estimates.items()
+        }
+        about = {name: value for name, value in vars(self).items() if name != "result"}
+        return {**about, "n": self.n, "metrics": numbers, "result": self.result.as_json()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -17,15 +17,8 @@ from acls.metrics.batch import Batch
 from acls.metrics.distributions import chi_squared_tail, holm, normal_tail
 from acls.predictions import Predictions
 from acls.shapes import IGNORE_INDEX
+from acls.watch import Limits
 
-ALPHA = 0.01
-"""How often a check of data that has not drifted may raise a false alarm."""
-PSI_ALARM = 0.1
-"""The usual threshold of the population stability index: below it, a difference is too small to matter."""
-DROP_ALARM = 0.02
-"""The fall of the predicted accuracy from which on it matters, whatever the index says."""
-LABEL_ALARM = 0.1
-"""The share of samples whose class would have to change, from which on a shift of the classes matters."""
 GROUPS = 10
 MOST_CLASSES = 1000
 _EM_STEPS = 1000
@@ -60,21 +53,16 @@ class Profile:
         sure, predicted = p.top()
         counted = Confidences.count(Batch.of_triples(sure, predicted, p.labels))
         self.confidence = counted if self.confidence is None else self.confidence + counted
-        held = torch.bincount(predicted.clamp(max=MOST_CLASSES - 1), minlength=len(self.classes))
-        held[: len(self.classes)] += self.classes
-        self.classes = held
+        self.classes = added(self.classes, torch.bincount(predicted.clamp(max=MOST_CLASSES - 1)))
         self.n += len(p)
         if p.image is not None:
             self.images.update(p.image.unique().tolist())  # type: ignore[no-untyped-call]
 
     def _confuse(self, p: Predictions) -> None:
         predicted, labels = (part.clamp(max=MOST_CLASSES - 1) for part in (p.top()[1], p.labels))
-        size = max(
-            len(self.confusion), int(predicted.max()) + 1, int(labels.max()) + 1, min(p.n_classes or 0, MOST_CLASSES)
-        )
-        counts = torch.bincount(predicted * size + labels, minlength=size * size).view(size, size).double()
-        counts[: len(self.confusion), : len(self.confusion)] += self.confusion
-        self.confusion = counts
+        size = max(int(predicted.max()) + 1, int(labels.max()) + 1, min(p.n_classes or 0, MOST_CLASSES))
+        counts = torch.bincount(predicted * size + labels, minlength=size * size).view(size, size)
+        self.confusion = added(self.confusion, counts.double())
 
     @property
     def independent(self) -> int:
@@ -126,10 +114,7 @@ class Drift:
     2018)."""
     label_noise: float
     """What `label_shift` would be on average by chance alone."""
-    alpha: float
-    psi_alarm: float
-    drop_alarm: float
-    label_alarm: float
+    limits: Limits
 
     @property
     def label_shift(self) -> float:
@@ -141,16 +126,16 @@ class Drift:
     def labels_alarm(self) -> bool:
         """Whether the classes are other than they were, beyond chance and by enough to matter."""
         name = "labels" if "labels" in self.checks else "classes"
-        return self.checks[name].p < self.alpha and self.label_shift - self.label_noise >= self.label_alarm
+        return self._beyond_chance(name) and self.label_shift - self.label_noise >= self.limits.label_shift
 
     @property
     def accuracy_alarm(self) -> bool:
         """Whether the labels of the new data say that accuracy fell, beyond chance and by enough to matter."""
-        if self.accuracy_new is None or "accuracy" not in self.checks:
-            return False
-        return (
-            self.checks["accuracy"].p < self.alpha and self.accuracy_calibration - self.accuracy_new > self.drop_alarm
-        )
+        fell = self.accuracy_calibration - (1.0 if self.accuracy_new is None else self.accuracy_new)
+        return fell > self.limits.drop and self._beyond_chance("accuracy")
+
+    def _beyond_chance(self, name: str) -> bool:
+        return self.checks[name].p < self.limits.alpha
 
     def calibrator(self) -> Vector:
         """A calibrator that corrects for the classes' new shares: each logit is shifted by log (new / old share).
@@ -170,7 +155,7 @@ class Drift:
     @property
     def significant(self) -> bool:
         """Whether the data differ more than chance would let them."""
-        return any(check.p < self.alpha for check in self.checks.values())
+        return any(map(self._beyond_chance, self.checks))
 
     @property
     def drop(self) -> float:
@@ -185,8 +170,8 @@ class Drift:
     @property
     def confidence_alarm(self) -> bool:
         """Whether the confidences do, or the accuracy that they predict."""
-        sinks = self.drop > max(self.drop_alarm, self.accuracy_margin)
-        return self.significant and (self.psi >= self.psi_alarm or sinks)
+        sinks = self.drop > max(self.limits.drop, self.accuracy_margin)
+        return self.significant and (self.psi >= self.limits.psi or sinks)
 
     def verdict(self) -> str:
         """One sentence."""
@@ -218,22 +203,13 @@ class Drift:
 
     def as_json(self) -> dict[str, Any]:
         """A plain object."""
-        plain = {name: value for name, value in vars(self).items() if name != "checks"}
-        checks = {name: {"distance": check.distance, "p": check.p} for name, check in self.checks.items()}
-        return {
-            "alarm": self.alarm,
-            "alarms": {
-                "confidence": self.confidence_alarm,
-                "labels": self.labels_alarm,
-                "accuracy": self.accuracy_alarm,
-            },
-            "label_shift": self.label_shift,
-            "significant": self.significant,
-            "drop": self.drop,
-            **plain,
-            "checks": checks,
-            "verdict": self.verdict(),
+        alarms = {"confidence": self.confidence_alarm, "labels": self.labels_alarm, "accuracy": self.accuracy_alarm}
+        derived = {name: getattr(self, name) for name in ("alarm", "label_shift", "significant", "drop")}
+        limits = {
+            name if name == "alpha" else f"{name.partition('_')[0]}_alarm": x for name, x in vars(self.limits).items()
         }
+        plain = {name: value for name, value in asdict(self).items() if name != "limits"}
+        return {**derived, "alarms": alarms, **plain, **limits, "verdict": self.verdict()}
 
 
 def profile(batches: Iterable[Predictions], *, ignore_index: int = IGNORE_INDEX) -> Profile:
@@ -244,15 +220,7 @@ def profile(batches: Iterable[Predictions], *, ignore_index: int = IGNORE_INDEX)
     return found
 
 
-def compare(
-    calibration: Profile,
-    new: Profile,
-    *,
-    alpha: float = ALPHA,
-    psi_alarm: float = PSI_ALARM,
-    drop_alarm: float = DROP_ALARM,
-    label_alarm: float = LABEL_ALARM,
-) -> Drift:
+def compare(calibration: Profile, new: Profile, limits: Limits = Limits()) -> Drift:  # noqa: B008
     """Check new data against the calibration set. Rows of one image are not independent: images count then."""
     if calibration.labelled == 0:
         raise InputError("the calibration set has no labels: they tell what accuracy its confidences mean")
@@ -267,16 +235,17 @@ def compare(
         "classes": _same_classes(calibration.classes, new.classes, sizes),
     }
     width = max(len(calibration.confusion), len(new.confusion), len(new.classes))
-    confusion = _padded(calibration.confusion, width)
+    nothing = torch.zeros(width, width, dtype=torch.float64)
+    confusion = added(nothing, calibration.confusion)
     old = confusion.sum(0)
     accuracy = calibration.hits / calibration.labelled
     if new.labelled:
-        counted = _padded(new.confusion, width).sum(0)
+        counted = added(nothing, new.confusion).sum(0)
         found["labels"] = _same_classes(old, counted, sizes)
         found["accuracy"] = _same_accuracy(accuracy, new.hits / new.labelled, sizes)
         shares_new = counted / counted.sum()
     else:
-        shares_new = _shares(confusion, _padded(new.classes.double()[:, None], width)[:, 0])
+        shares_new = _shares(confusion, added(nothing[0], new.classes))
     share = old / old.sum()
     noise = float((share * (1 - share)).sqrt().sum()) * math.sqrt((1 / sizes[0] + 1 / sizes[1]) / (2 * math.pi))
     if not new.labelled and (distance := found["classes"][0]) > 0:  # confused classes make more of a difference
@@ -299,10 +268,7 @@ def compare(
         label_noise=noise,
         shares_calibration=tuple(share.tolist()),
         shares_new=tuple(shares_new.tolist()),
-        alpha=alpha,
-        psi_alarm=psi_alarm,
-        drop_alarm=drop_alarm,
-        label_alarm=label_alarm,
+        limits=limits,
     )
 
 
@@ -333,9 +299,7 @@ def _stability(before: Tensor, after: Tensor, sizes: Sequence[int]) -> tuple[flo
 
 def _same_classes(before: Tensor, after: Tensor, sizes: Sequence[int]) -> tuple[float, float]:
     """Half the sum of differences between how often each class is predicted, and the p of a chi-squared test."""
-    width = max(len(before), len(after))
-    counts = torch.zeros(2, width, dtype=torch.float64)
-    counts[0, : len(before)], counts[1, : len(after)] = before.double(), after.double()
+    counts = torch.nn.utils.rnn.pad_sequence([before.double(), after.double()], batch_first=True)
     share = counts / counts.sum(1, keepdim=True)
     distance = float((share[0] - share[1]).abs().sum() / 2)
     weight = torch.tensor(sizes, dtype=torch.float64)[:, None]
@@ -379,10 +343,13 @@ def _by_threshold(before: Tensor, after: Tensor) -> float:
     return float((new[:cell].sum() + part * new[cell]) / new.sum())
 
 
-def _padded(counts: Tensor, width: int) -> Tensor:
-    """Counts of at least so many classes."""
-    rows, columns = counts.shape
-    return torch.nn.functional.pad(counts, (0, width - columns if columns > 1 else 0, 0, width - rows))
+def added(one: Tensor, other: Tensor) -> Tensor:
+    """The sum of two tables of counts, of which each may have more classes, on every axis."""
+    size = [max(sizes) for sizes in zip(one.shape, other.shape, strict=True)]
+    total = torch.zeros(size, dtype=one.dtype)
+    for part in (one, other):
+        total[tuple(map(slice, part.shape))] += part
+    return total
 
 
 def _same_accuracy(before: float, after: float, sizes: Sequence[int]) -> tuple[float, float]:

@@ -56,6 +56,10 @@ class Fingerprint:
         mine, theirs = self._sampled(self.hashes, bits), other._sampled(other.hashes, bits)
         return float(np.isin(mine, theirs).mean()) if mine.size else 0.0
 
+    def same_labels(self, other: Fingerprint) -> bool:
+        """Whether the labels are the same, row for row; False for ascending ones, which often are by chance."""
+        return not self.sorted_labels and self.labels == other.labels
+
     def _sampled(self, hashes: NDArray[np.uint64], bits: int | None = None) -> NDArray[np.uint64]:
         bits = self.bits if bits is None else bits
         return hashes[hashes >> np.uint64(64 - bits) == 0] if bits else hashes

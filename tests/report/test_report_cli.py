@@ -96,7 +96,7 @@ def test_bad_input_is_a_sentence_and_exit_code_2(words, sentence, capsys):
 
 def test_images_with_runs_alone_are_refused(tmp_path, capsys):
     assert main(["report", str(run(tmp_path / "run")), "--images", "x"]) == 2
-    assert "only folders of runs came" in capsys.readouterr().err
+    assert "got only folders of runs" in capsys.readouterr().err
 
 
 def test_open_shows_the_page(tmp_path, monkeypatch):

@@ -91,7 +91,7 @@ def test_a_metric_without_a_value_is_null_in_json(tmp_path, capsys):
 )
 def test_what_says_how_to_run_a_study_is_refused_beside_saved_predictions(outputs, capsys, words):
     assert main(["compare", "--predictions", *files(outputs, "fits", "shouts"), *words]) == 2
-    assert f"but {words[0]} came" in capsys.readouterr().err
+    assert f"but {words[0]} is for networks to train" in capsys.readouterr().err
 
 
 def test_models_that_are_alike_are_not_marked(outputs, capsys):
@@ -140,12 +140,12 @@ def test_seeds_are_a_number_or_a_list():
 @pytest.mark.parametrize(
     ("words", "folder", "run", "told"),
     [
-        (["compare", "digits_cnn", "--methods", "CE"], "", "CE-1", "the same command goes on with the study in {}"),
+        (["compare", "digits_cnn", "--methods", "CE"], "", "CE-1", "the same command continues the study in {}"),
         (
             ["reproduce", "statistics"],
             "studies/digits_cnn",
             "ACLS-margin=6.0-form=-released-1",
-            "stopped at statistics; the same command goes on in {}",
+            "stopped at statistics; the same command continues in {}",
         ),
     ],
     ids=["compare", "reproduce"],

@@ -124,7 +124,7 @@ def test_stopped_by_hand_a_run_says_how_to_go_on(tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr("acls.train.fit", stopped)
     assert main(["train", "digits_cnn", "--out", str(tmp_path / "run")]) == 130
-    assert f"go on with acls train --resume {tmp_path / 'run'}" in capsys.readouterr().err
+    assert f"continue with acls train --resume {tmp_path / 'run'}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("beside", [["--out", "other"], ["--dry-run"]])

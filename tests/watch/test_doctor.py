@@ -8,7 +8,7 @@ import torch
 
 from acls.cli import main
 from acls.predictions import Columns, Predictions, open_batches
-from acls.watch.doctor import compare, examine
+from acls.watch.doctor import examine
 from acls.watch.fingerprint import Fingerprint
 from tests.predictions.made import make
 
@@ -141,13 +141,13 @@ def test_a_set_is_recognised_in_another():
     q = Predictions(*confident(seed=1), "logits")
     mixed = Predictions(torch.cat([q.scores, logits[:40]]), torch.cat([q.labels, labels[:40]]), "logits")
     same, other, some = examine([p]), examine([q]), examine([mixed])
-    assert compare(same, other, "test") == []
-    assert [f.name for f in compare(same, same, "test")] == ["same-set"]
-    assert [f.name for f in compare(examine([p[:100]]), same, "test")] == ["same-set"]
-    (overlap,) = compare(same, some, "test")
+    assert same.against(other, "test").findings == same.findings
+    assert [f.name for f in same.against(same, "test").findings] == ["same-set"]
+    assert "same-set" in [f.name for f in examine([p[:100]]).against(same, "test").findings]
+    (overlap,) = same.against(some, "test").findings
     assert overlap.name == "overlap"
     assert overlap.sentence.startswith("2.00% of the rows are also in test")
-    (cooler,) = compare(same, examine([Predictions(logits / 2, labels, "logits")]), "test")
+    (cooler,) = same.against(examine([Predictions(logits / 2, labels, "logits")]), "test").findings
     assert (cooler.name, cooler.level) == ("same-labels", "note")
 
 

@@ -1,6 +1,5 @@
 """Drift is found without labels, rarely where there is none, and told by the exit code."""
 
-import inspect
 import json
 
 import numpy as np
@@ -10,6 +9,7 @@ import torch
 from acls.cli import main
 from acls.errors import InputError
 from acls.predictions import Predictions
+from acls.watch import Limits
 from acls.watch.drift import (
     Profile,
     _by_confidence,
@@ -57,7 +57,7 @@ def test_distances_and_p_values_agree_with_scipy():
 
 
 def test_data_that_has_not_drifted_rarely_raises_an_alarm():
-    found = [drift(made(400, seed), made(300, 1000 + seed), alpha=0.05) for seed in range(100)]
+    found = [drift(made(400, seed), made(300, 1000 + seed), limits=Limits(alpha=0.05)) for seed in range(100)]
     assert sum(one.significant for one in found) <= 10  # 5 expected at most
     assert sum(one.alarm for one in found) <= sum(one.significant for one in found)
 
@@ -152,9 +152,7 @@ def test_the_calibration_set_must_have_labels(files, capsys):
 def test_the_commands_defaults_are_the_functions(files, capsys):
     main(["drift", str(files / "calibration.npz"), str(files / "same.npz"), "--json"])
     told = json.loads(capsys.readouterr().out)
-    defaults = {name: one.default for name, one in inspect.signature(compare).parameters.items()}
-    for name in ("alpha", "psi_alarm", "drop_alarm"):
-        assert told[name] == defaults[name]
+    assert [told[name] for name in ("alpha", "psi_alarm", "drop_alarm", "label_alarm")] == list(vars(Limits()).values())
 
 
 def test_real_networks_shift_is_found(shared):

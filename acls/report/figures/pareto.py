@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from acls.report.figures.style import GREY, LEGEND, SMALL, colour, marker, tidy
+from acls.report.figures.style import GREY, LEGEND, SMALL, canvas, colour, marker, save, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -66,3 +67,10 @@ def draw(data: Pareto, ax: Axes) -> None:
     beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)} if many else {}
     ax.legend(fontsize=SMALL, **LEGEND, **beside)
     tidy(ax)
+
+
+def save_plot(points: Mapping[str, Sequence[tuple[float, float]]], path: str | Path) -> None:
+    """Draw the points that `prepare` takes to a file."""
+    figure, (ax,) = canvas()
+    draw(prepare(points), ax)
+    save(figure, path)

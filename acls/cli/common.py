@@ -1,0 +1,183 @@
+"""Options that several commands share, the names of a file's columns among them, and how a command prints."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from acls.errors import InputError
+from acls.options import number
+from acls.storage import check_output, finite
+
+if TYPE_CHECKING:
+    from acls.predictions import Batches, Columns, Predictions
+    from acls.report.tables import Table
+    from acls.study.engine import Engine
+
+FILES = ".npz, .safetensors, .parquet or .csv; a folder or glob of parquet parts"
+_NAMES = """
+names of arrays or columns:
+  A file has rows of K scores named logits, probs or log_probs, and labels; or
+  stated confidences, named confidence and correct; or confidence, predicted
+  and labels; optionally group and image. Give other names as what they are:
+    --logits resnet20             an array or a list column
+    --probs 'probs[3]'            the fourth along the leading axis of an array
+    --probs cat,dog,eel           one column per class
+    --probs p                     the columns p0, p1, ..., found in any case
+    --confidence c --correct ok   what a model stated, and if it was right
+  One column is the score of class 1 of two classes.
+"""
+_SHARED: dict[str, dict[str, Any]] = {
+    "json": {"action": "store_true", "help": "print one JSON object, with fractions, not percent"},
+    "markdown": {"action": "store_true", "help": "print the tables as Markdown"},
+    "quiet": {"action": "store_true", "help": "no progress bar"},
+    "force": {"action": "store_true", "help": "write over what acls did not write"},
+    "wait": {"action": "store_true", "help": "wait while another process works in the same folder"},
+    "figure": {"metavar": "FILE", "help": "also draw a figure: .png, .svg or .pdf"},
+    "bootstrap": {
+        "type": number(int, "[0, 1000000]"), "default": 1000, "metavar": "N",
+        "help": "draws for the noise floors; 0: neither floors nor intervals",
+    },
+    "config": {"metavar": "FILE", "help": "start from a saved recipe, YAML or JSON, instead"},
+    "engine": {"choices": ("local", "ray"), "default": "local", "help": "processes here, or a Ray cluster"},
+    "address": {"metavar": "ADDRESS", "help": "of the Ray cluster; auto for the one of the environment"},
+    "workers": {
+        "type": number(int, "[1, 100000]"), "metavar": "N", "help": "processes at a time (default: one per core or GPU)"
+    },
+}  # fmt: skip
+
+
+def add_shared(parser: argparse.ArgumentParser, *names: str, **texts: str) -> None:
+    """Add options that other commands have, too; ``texts`` are those with a help of their own."""
+    for name in (*names, *texts):
+        settings = _SHARED[name] | ({"help": texts[name]} if name in texts else {})
+        parser.add_argument(f"--{name}", **settings)
+
+
+def add_columns(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+    """Add the options that say which names of a file hold what; ``several`` lets scores be named more than once."""
+    action = "append" if several else "store"
+    names = parser.add_argument_group("names in the file")
+    kinds = names.add_mutually_exclusive_group()
+    kinds.add_argument("--logits", action=action, metavar="NAME", help="scores before the softmax")
+    kinds.add_argument("--probs", action=action, metavar="NAME", help="probabilities")
+    kinds.add_argument("--log-probs", action=action, metavar="NAME", help="logarithms of probabilities")
+    for flags, text in {
+        ("--confidence",): "probability of the predicted class, or stated by a language model",
+        ("--predicted",): "predicted class, together with --confidence and --label",
+        ("--correct",): "1 if the prediction is right, 0 if not, together with --confidence",
+        ("--label", "--labels"): "true class, from 0 on",
+        ("--group",): "group of each row, such as the task",
+        ("--image",): "image that each row, a pixel, comes from",
+    }.items():
+        names.add_argument(*flags, dest=flags[-1].removeprefix("--"), metavar="NAME", help=text)
+    names.add_argument(
+        "--ignore-index", type=int, default=-100, metavar="LABEL", help="label of rows that do not count"
+    )
+    parser.epilog = f"{parser.epilog}{_NAMES}"
+
+
+def columns_of(args: argparse.Namespace) -> Columns:
+    """The names that the options give."""
+    from acls.predictions import Columns
+
+    names = ("logits", "probs", "log_probs", "confidence", "predicted", "correct", "labels", "group", "image")
+    return Columns(**{name: getattr(args, name) for name in names})
+
+
+def batches_of(args: argparse.Namespace, path: str, *, unlabelled: bool = False, check: bool = True) -> Batches:
+    """Open a file, with the names that the options give."""
+    from acls.predictions import open_batches
+
+    columns = replace(columns_of(args), unlabelled=unlabelled)
+    return open_batches(path, columns, ignore_index=args.ignore_index, check=check)
+
+
+def models_of(args: argparse.Namespace) -> list[tuple[str, str, Columns]]:
+    """Title, file and names of each model: files under one name, or names in one file, or one name per file."""
+    named = [(kind, name) for kind in ("logits", "probs", "log_probs") for name in getattr(args, kind) or []]
+    rest = argparse.Namespace(**{**vars(args), "logits": None, "probs": None, "log_probs": None})
+    group = next((name for name in getattr(args, "by", []) if name not in ("group", "image", "predicted")), None)
+    common = columns_of(rest)
+    if group is not None:
+        common = replace(common, group=group)
+    short = {path: Path(path).name or path for path in args.files}
+    if len(set(short.values())) < len(short):
+        short = {path: path for path in args.files}
+    if len(named) <= 1:
+        columns = replace(common, **dict(named))
+        return [(short[path], path, columns) for path in args.files]
+    if len(args.files) == 1:
+        return [(name, args.files[0], replace(common, **{kind: name})) for kind, name in named]
+    if len(args.files) != len(named):
+        raise InputError(f"{len(named)} names of scores for {len(args.files)} files: give one for all, or one for each")
+    return [
+        (f"{short[path]}:{name}", path, replace(common, **{kind: name}))
+        for path, (kind, name) in zip(args.files, named, strict=True)
+    ]
+
+
+def with_progress(args: argparse.Namespace, batches: Batches) -> Iterator[Predictions]:
+    """Read a data set, with a bar on the terminal where there is one and rich is installed."""
+    if args.quiet or args.json or not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
+        yield from batches
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    rows = TextColumn("{task.completed:,.0f} rows")
+    columns = (TextColumn("{task.description}"), BarColumn(), rows, TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(f"reading {batches.files[0].name}", total=batches.n_rows)
+        for batch in batches:
+            yield batch
+            progress.advance(task, len(batch))
+
+
+def engine_of(args: argparse.Namespace) -> Engine:
+    """The engine that the options describe."""
+    from acls.study.engine import make_engine
+
+    return make_engine(args.engine, workers=args.workers, address=args.address)
+
+
+def check_out(args: argparse.Namespace, path: str | Path | None, kind: str, *inputs: Any) -> None:
+    """Raise, before any work, where the command must not write ``path``, if given: see `storage.check_output`."""
+    if path is None:
+        return
+    if kind == "calibrator" and not str(path).endswith(".safetensors"):
+        raise InputError(f"cannot write {path}: name a file that ends in .safetensors")
+    if kind == "figure":
+        from acls.report.figures.style import form_of
+
+        form_of(path)
+    check_output(path, kind, inputs=[one for one in inputs if one is not None], force=args.force)
+
+
+def say(args: argparse.Namespace, told: Any, *lines: str) -> None:
+    """Print ``told`` as JSON where --json is given, else the lines."""
+    if args.json:
+        print(json.dumps(finite(told), indent=2, allow_nan=False, ensure_ascii=False))
+    elif lines:
+        print("\n".join(lines))
+
+
+def say_paragraphs(*texts: str) -> None:
+    """Print texts, each filled to the width of the terminal."""
+    from acls.report.tables import paragraph
+
+    for text in texts:
+        print(paragraph(text))
+
+
+def show_table(args: argparse.Namespace, table: Table) -> None:
+    """Print a table as wide as the terminal, or as Markdown with --markdown."""
+    from acls.report.tables import width
+
+    print(table.markdown() if getattr(args, "markdown", False) else table.text(width()))
