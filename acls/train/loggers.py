@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from acls.errors import InputError, require, suggest
-from acls.options import to_plain
+from acls.options import flat, to_plain
 from acls.recipes import Recipe
 
 
@@ -90,6 +90,7 @@ class MLflow:
             self.mlflow.start_run(run_id=kept.read_text())
             return
         kept.write_text(self.mlflow.start_run(run_name=folder.name).info.run_id)
+        self.mlflow.log_params(flat(to_plain(recipe)))
         self.mlflow.log_dict(to_plain(recipe), "recipe.json")
 
     def log(self, numbers: Mapping[str, float], epoch: int) -> None:
@@ -116,5 +117,15 @@ def check_loggers(names: Sequence[str]) -> None:
 
 def make_loggers(folder: Path, recipe: Recipe, first: int) -> list[Logger]:
     """The loggers that a recipe names; ``first`` is the first epoch that they will get."""
-    named = (entry.partition(":") for entry in recipe.log)
-    return [LOGGERS[name](folder, recipe, first, place) for name, _, place in named]
+    made: list[Logger] = []
+    for name, _, place in (entry.partition(":") for entry in recipe.log):
+        try:
+            made.append(LOGGERS[name](folder, recipe, first, place))
+        except Exception as error:
+            for logger in made:
+                logger.close()
+            if isinstance(error, InputError | ImportError):
+                raise
+            reason = " ".join(str(error).split())
+            raise InputError(f"--log {name}: {name} cannot start a run ({reason})") from error
+    return made

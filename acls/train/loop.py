@@ -101,12 +101,17 @@ def _run(session: Session, folder: RunFolder, at: TrainState, show: bool) -> Res
     steps = len(session.draws(at.epoch)) if at.epoch < recipe.epochs else 0
     loggers = make_loggers(folder.path, recipe, at.epoch) if session.fabric.is_global_zero else []
     progress = Progress(epochs=recipe.epochs, steps=steps * recipe.epochs, done=steps * at.epoch + at.step, show=show)
-    with progress, interruptions() as interrupted:
-        while at.epoch < recipe.epochs and not _out_of_patience(recipe, at):
-            run_epoch(session, folder, at, progress, interrupted, loggers)
-    for logger in loggers:
-        logger.close()
-    return _finish(session, folder, at)
+    try:
+        with progress, interruptions() as interrupted:
+            while at.epoch < recipe.epochs and not _out_of_patience(recipe, at):
+                run_epoch(session, folder, at, progress, interrupted, loggers)
+        result = _finish(session, folder, at)
+        for logger in loggers:
+            logger.log({f"test/{name}": value for name, value in result.test.items()}, at.epoch - 1)
+    finally:
+        for logger in loggers:
+            logger.close()
+    return result
 
 
 def run_epoch(

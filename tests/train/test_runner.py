@@ -17,7 +17,7 @@ from acls.metrics.catalogue import selectable
 from acls.predictions import Predictions
 from acls.recipes import LossOptions, load_recipe
 from acls.storage import load_tensors
-from acls.train import TrainingStopped, fit, open_run, predict_run
+from acls.train import TrainingStopped, fit, open_run, predict_run, resume
 from acls.train.epoch_metrics import Sample, above_margin, outlook, regulariser
 from acls.train.loggers import TensorBoard
 from acls.train.precision import check_bf16
@@ -351,24 +351,58 @@ def test_trackers_get_the_numbers_of_every_epoch(name, method, tmp_path, monkeyp
     monkeypatch.setitem(sys.modules, name, tracker)
     fit(digits(log=(f"{name}:mine",)), tmp_path / "run", show=False)
     told = [(args[0], kwargs["step"]) for called, args, kwargs in tracker.calls if called == method]
-    assert [step for _, step in told] == [0, 1]
+    assert [step for _, step in told] == [0, 1, 1]
     assert any("ece" in key for key in told[0][0])
+    assert all(key.startswith("test") for key in told[2][0])
     assert "mine" in str(tracker.calls[0]), "the project or experiment is the user's"
 
 
-def test_a_run_of_mlflow_goes_on_where_training_does(tmp_path, monkeypatch):
+def test_a_run_of_mlflow_holds_settings_every_epoch_and_the_test_part(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.sqlite")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # which recent versions ask for
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "tracked").as_uri())
     monkeypatch.chdir(tmp_path)
-    fit(digits(log=("mlflow:mine",), epochs=1), tmp_path / "run", show=False)
-    fit(digits(log=("mlflow:mine",), epochs=2), tmp_path / "run", show=False)
-    (run,) = mlflow.search_runs(experiment_names=["mine"], output_format="list")
-    history = mlflow.MlflowClient().get_metric_history(run.info.run_id, "val.ece")
+    result = fit(digits(log=("mlflow:mine",)), tmp_path / "run", show=False)
+    client = mlflow.MlflowClient()
+    run_id = (tmp_path / "run" / "mlflow_run").read_text()
+    run = client.get_run(run_id)
+    assert client.get_experiment(run.info.experiment_id).name == "mine"
+    assert run.info.status == "FINISHED"
+    history = client.get_metric_history(run_id, "val.ece")
     assert [point.step for point in history] == [0, 1]
+    assert [point.value for point in history] == [row["val/ece"] for row in result.history]
+    assert run.data.metrics["test.ece"] == result.test["ece"]
+    assert run.data.params["optim.lr"] == str(digits().optim.lr)
+    assert run.data.params["loss.name"] == "ACLS"
+    resume(tmp_path / "run", show=False)
+    assert (tmp_path / "run" / "mlflow_run").read_text() == run_id
 
 
-def test_a_run_of_wandb_is_the_users_projects(tmp_path, monkeypatch):
-    pytest.importorskip("wandb")
+def test_a_tracker_that_cannot_start_is_told_in_one_line(tmp_path, monkeypatch):
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "nowhere://at-all")
+    with pytest.raises(InputError, match="--log mlflow: mlflow cannot start a run"):
+        fit(digits(log=("mlflow",)), tmp_path / "run", show=False)
+
+
+def test_a_run_of_wandb_holds_settings_every_epoch_and_the_test_part(tmp_path, monkeypatch):
+    wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
-    fit(digits(log=("wandb:mine",)), tmp_path / "run", show=False)
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    kept = {}
+    finish = wandb.Run.finish
+
+    def finished(run):
+        step = run.step
+        run.log({}, commit=True)  # what is logged of a step is in the summary once the step is over
+        kept.update(project=run.project, config=dict(run.config), summary=dict(run.summary), step=step)
+        finish(run)
+
+    monkeypatch.setattr(wandb.Run, "finish", finished)
+    result = fit(digits(log=("wandb:mine",)), tmp_path / "run", show=False)
+    assert kept["project"] == "mine"
+    assert kept["config"]["optim"]["lr"] == digits().optim.lr
+    assert kept["summary"]["val/ece"] == pytest.approx(result.history[-1]["val/ece"])
+    assert kept["summary"]["test/ece"] == pytest.approx(result.test["ece"])
+    assert kept["step"] == 1, "two epochs, the test part with the second"
     assert list((tmp_path / "run" / "wandb").glob("offline-run-*"))
