@@ -127,14 +127,37 @@ def test_losses_with_memory_remember_as_in_a_plain_loop(tmp_path, make):
         torch.testing.assert_close(net.state_dict()[key], value, msg=lambda text, key=key: f"{key}: {text}")
 
 
-def test_memory_survives_a_checkpoint(tmp_path):
-    whole = Net(CRL(), returns=True)
-    trainer(tmp_path, CalibrationCallback(), max_epochs=4).fit(whole, *loaders())
-    first = trainer(tmp_path, CalibrationCallback(), max_epochs=2)
-    first.fit(Net(CRL(), returns=True), *loaders())
-    first.save_checkpoint(tmp_path / "half.ckpt")
-    resumed = Net(CRL(), returns=True)
-    trainer(tmp_path, CalibrationCallback(), max_epochs=4).fit(resumed, *loaders(), ckpt_path=tmp_path / "half.ckpt")
+class Stop(lightning.Callback):
+    """Ends training after two epochs of however many there were to be."""
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        trainer.should_stop = trainer.current_epoch == 1
+
+
+def whole_and_resumed(folder, make, train, val, **changes):
+    """A module trained for four epochs, and one that goes on after two from a checkpoint."""
+
+    def run(**more):
+        settings = {**changes, **more}
+        callbacks = [CalibrationCallback(), *settings.pop("callbacks", [])]
+        made = trainer(folder, callbacks[0], max_epochs=4, **settings)
+        made.callbacks += callbacks[1:]
+        return made
+
+    whole, stopped, resumed = (Net(make(), returns=True) for _ in range(3))
+    run().fit(whole, train, val)
+    first = run(callbacks=[Stop()])
+    first.fit(stopped, train, val)
+    assert first.current_epoch == 2, "it stopped"
+    first.save_checkpoint(folder / f"{make.__name__}.ckpt")
+    run().fit(resumed, train, val, ckpt_path=folder / f"{make.__name__}.ckpt")
+    return whole, resumed
+
+
+@pytest.mark.parametrize("make", [CRL, CaPE, AdaFocal, Patra], ids=lambda kind: kind.__name__)
+def test_memory_survives_a_checkpoint(tmp_path, make):
+    whole, resumed = whole_and_resumed(tmp_path, make, *loaders())
+    assert set(whole.loss.state_dict())
     for key, value in whole.state_dict().items():
         torch.testing.assert_close(resumed.state_dict()[key], value, msg=lambda text, key=key: f"{key}: {text}")
 
@@ -249,6 +272,12 @@ def _process(rank, world, folder):
         logged = {key: float(value) for key, value in run.callback_metrics.items()}
         state = {key: value.clone() for key, value in net.state_dict().items()}
         torch.save({"logged": logged, "state": state}, folder / f"{name}{rank}.pt")
+    train = DataLoader(Indexed(TRAIN), batch_size=4, sampler=DistributedSampler(TRAIN, world, rank, shuffle=False))
+    val = DataLoader(VAL, batch_size=4)
+    for make in (CRL, CaPE, AdaFocal):
+        both = whole_and_resumed(folder, make, train, val, devices=2, strategy="ddp")
+        states = [{key: value.clone() for key, value in net.state_dict().items()} for net in both]
+        torch.save(states, folder / f"{make.__name__}{rank}.pt")
     # A sampler of the user's own that gives all samples to all processes: counted twice, and told.
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -294,6 +323,16 @@ def test_two_processes_share_the_memory(two_processes):
     assert int(ranks[0]["loss.history.epochs"]) == 1
     assert ranks[0]["loss.history.hits"][0::2].sum() > 0
     assert ranks[0]["loss.history.hits"][1::2].sum() > 0
+
+
+@pytest.mark.parametrize("make", [CRL, CaPE, AdaFocal], ids=lambda kind: kind.__name__)
+def test_two_processes_go_on_from_a_checkpoint_with_one_memory(two_processes, make):
+    (whole, resumed), (other, _) = (
+        torch.load(two_processes / f"{make.__name__}{rank}.pt", weights_only=True) for rank in range(2)
+    )
+    for key, value in whole.items():
+        assert torch.equal(other[key], value), f"{key} differs between processes"
+        torch.testing.assert_close(resumed[key], value, msg=lambda text, key=key: f"{key}: {text}")
 
 
 def test_samples_counted_twice_are_told(two_processes):

@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from acls.data.indexed import Indexed, KeptSampler
 from acls.data.synthetic import points
@@ -88,6 +91,61 @@ def test_goes_on_from_a_saved_state_as_if_never_stopped(name):
     torch.testing.assert_close(resumed[0].weight, whole[0].weight)
     for key, value in losses[0].state_dict().items():
         torch.testing.assert_close(losses[2].state_dict()[key], value, msg=lambda text, key=key: f"{key}: {text}")
+
+
+MEMORIES = {"CRL": CRL, "CaPE": CaPE, "AdaFocal": AdaFocal}
+
+
+def _process(rank, world, folder):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
+
+    def train(loss, model, optimizer, *, start=0, stop=None):
+        shared = DistributedDataParallel(model)
+        for number in epochs(loss, shared, 4, train_set=TRAIN, val_set=VAL, start=start):
+            if number == stop:
+                break
+            sampler = DistributedSampler(TRAIN, shuffle=False)
+            for batch in DataLoader(Indexed(TRAIN), batch_size=5, sampler=sampler):
+                _step(shared, optimizer, loss, *batch)
+
+    for name, make in MEMORIES.items():
+        whole, stopped, resumed = (_new() for _ in range(3))
+        losses = [make() for _ in range(3)]
+        train(losses[0], *whole)
+        train(losses[1], *stopped, stop=2)
+        if rank == 0:
+            torch.save([stopped[0].state_dict(), losses[1].state_dict()], folder / "checkpoint.pt")
+        dist.barrier()
+        saved = torch.load(folder / "checkpoint.pt", weights_only=True)
+        resumed[0].load_state_dict(saved[0])
+        losses[2].load_state_dict(saved[1])
+        train(losses[2], *resumed, start=2)
+        states = [
+            {**model.state_dict(), **loss.state_dict()}
+            for model, loss in ((whole[0], losses[0]), (resumed[0], losses[2]))
+        ]
+        torch.save(states, folder / f"{name}{rank}.pt")
+        dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("loop")
+    mp.spawn(_process, args=(2, folder), nprocs=2)
+    return folder
+
+
+@pytest.mark.parametrize("name", MEMORIES)
+def test_two_processes_share_a_memory_that_a_checkpoint_restores(two_processes, name):
+    (whole, resumed), (other, _) = (
+        torch.load(two_processes / f"{name}{rank}.pt", weights_only=True) for rank in range(2)
+    )
+    assert len(whole) > 2, "a loss with memory has buffers"
+    for key, value in whole.items():
+        assert torch.equal(other[key], value), f"{key} differs between processes"
+        torch.testing.assert_close(resumed[key], value, msg=lambda text, key=key: f"{key}: {text}")
 
 
 def test_a_missing_validation_set_is_told():

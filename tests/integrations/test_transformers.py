@@ -142,35 +142,45 @@ def test_the_report_needs_no_loss_of_ours(tmp_path):
     assert "noise floor" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
-def test_memory_survives_a_checkpoint(tmp_path):
-    def run(folder, **changes):
-        loss, net = compute_loss_func(CRL()), model()
-        train = Indexed(Sentences(40))
-        made = trainer(
-            folder, net, loss, callbacks=[CalibrationCallback(loss)], train=train, remove_unused_columns=False,
-            save_strategy="epoch", eval_strategy="no", **changes,
-        )  # fmt: skip
-        return made, net, loss.loss
+class Stop(transformers.TrainerCallback):
+    """Ends training after two epochs."""
 
-    class Stop(transformers.TrainerCallback):
-        def on_epoch_end(self, args, state, control, **_):
-            control.should_training_stop = round(state.epoch) == 2
+    def on_epoch_end(self, args, state, control, **_):
+        control.should_training_stop = round(state.epoch) == 2
 
-    whole, net, loss = run(tmp_path / "whole", num_train_epochs=4)
-    whole.train()
-    stopped, _, _ = run(tmp_path / "parts", num_train_epochs=4)
-    stopped.add_callback(Stop())
-    stopped.train()
-    resumed, net_in_parts, loss_in_parts = run(tmp_path / "parts", num_train_epochs=4)
-    resumed.train(resume_from_checkpoint=True)
-    assert int(loss_in_parts.history.epochs) == 4
-    assert torch.equal(loss_in_parts.history.hits, loss.history.hits)
-    _assert_same(net.state_dict(), net_in_parts.state_dict())
-    for file in (tmp_path / "parts").rglob("acls_loss.safetensors"):
-        file.unlink()
-    forgetful, _, _ = run(tmp_path / "parts", num_train_epochs=5)
-    with pytest.warns(UserWarning, match="remembers nothing yet"):
-        forgetful.train(resume_from_checkpoint=True)
+
+def remembering(folder, make, **changes):
+    """A run of four epochs that saves each, with a loss that has a memory."""
+    loss, net = compute_loss_func(make()), model()
+    callback = CalibrationCallback(loss, val_dataset=Sentences(21))
+    settings = {"num_train_epochs": 4, "remove_unused_columns": False, "save_strategy": "epoch", "eval_strategy": "no"}
+    train = Indexed(Subset(Sentences(40), range(32)))
+    return trainer(folder, net, loss, callbacks=[callback], train=train, **(settings | changes)), net, loss.loss
+
+
+def whole_and_resumed(folder, make, **changes):
+    """Weights and memory of a run of four epochs, and of one that went on after two."""
+    runs = [remembering(folder / name, make, **changes) for name in ("whole", "parts", "parts")]
+    runs[0][0].train()
+    runs[1][0].add_callback(Stop())
+    runs[1][0].train()
+    assert round(runs[1][0].state.epoch) == 2, "it stopped"
+    runs[2][0].train(resume_from_checkpoint=True)
+    return [{**net.state_dict(), **loss.state_dict()} for _, net, loss in (runs[0], runs[2])]
+
+
+@pytest.mark.parametrize("make", [CRL, CaPE, AdaFocal], ids=lambda kind: kind.__name__)
+def test_memory_survives_a_checkpoint(tmp_path, make):
+    whole, resumed = whole_and_resumed(tmp_path, make)
+    assert set(make().state_dict()) <= set(whole)
+    _assert_same(whole, resumed)
+    if make is CRL:
+        assert int(resumed["history.epochs"]) == 4
+        for file in (tmp_path / "parts").rglob("acls_loss.safetensors"):
+            file.unlink()
+        forgetful, _, _ = remembering(tmp_path / "parts", make, num_train_epochs=5)
+        with pytest.warns(UserWarning, match="remembers nothing yet"):
+            forgetful.train(resume_from_checkpoint=True)
 
 
 def _trained(folder, task, loss, **changes):
@@ -274,12 +284,15 @@ def _process(rank, world, folder):
     torch.save(
         {"state": net.state_dict(), "hits": loss.loss.history.hits, "n": metrics.last.suite.n}, folder / f"{rank}.pt"
     )
+    for make in (CRL, CaPE, AdaFocal):
+        both = whole_and_resumed(folder / make.__name__, make, per_device_train_batch_size=4)
+        torch.save(both, folder / f"{make.__name__}{rank}.pt")
     dist.barrier()
     os._exit(0)  # on its way out the interpreter, with DDP and gloo in it, now and then never ends
 
 
 @pytest.mark.slow
-def test_two_processes_remember_and_count_each_sample_once(tmp_path):
+def test_two_processes_remember_count_each_sample_once_and_go_on_from_a_checkpoint(tmp_path):
     mp.spawn(_process, args=(2, tmp_path), nprocs=2)
     first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
     assert torch.equal(first["hits"], second["hits"])
@@ -291,3 +304,10 @@ def test_two_processes_remember_and_count_each_sample_once(tmp_path):
     with torch.no_grad():
         expected = net.eval()(input_ids=Sentences(21).ids).logits
     torch.testing.assert_close(Predictions.load(tmp_path / "val.npz").scores, expected, rtol=1e-4, atol=1e-5)
+    for make in (CRL, CaPE, AdaFocal):
+        (whole, resumed), (other, _) = (
+            torch.load(tmp_path / f"{make.__name__}{rank}.pt", weights_only=True) for rank in range(2)
+        )
+        _assert_same(whole, resumed)
+        for key, value in whole.items():
+            assert torch.equal(other[key], value), f"{make.__name__}: {key} differs between processes"
