@@ -301,11 +301,13 @@ def write_report(
     kind: str | None = None,
     *,
     title: str = "model",
+    max_error: float | None = None,
     **own: Any,
 ) -> Path:
     """Write the page of `acls report` about arrays: verdict, tables and diagrams in one HTML file; returns its path.
 
-    ``scores`` may be a dictionary of several models' scores by their names, for the same labels.
+    ``scores`` may be a dictionary of several models' scores by their names, for the same labels. With ``max_error`` the
+    page says from which confidence on at most that share of predictions is wrong.
     """
     models = scores if isinstance(scores, Mapping) else {title: scores}
     with tempfile.TemporaryDirectory() as folder:
@@ -314,7 +316,7 @@ def write_report(
             file = Path(folder, f"{number}.npz")
             predictions(one, labels, kind, **own).save(file)
             subjects.append(replace(of_file(file, title=name), source=name))
-        write(subjects, path)
+        write(subjects, path, max_error=max_error)
     return Path(path)
 
 

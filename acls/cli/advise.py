@@ -31,9 +31,9 @@ def run(args: argparse.Namespace) -> int:
     check_out(args, args.figure, "figure")
     advice = advise(read_history(args.folder))
     if args.figure:
-        from acls.report.figures import pareto
+        from acls.report.figures import sweeps
 
-        pareto.save_plot({"epochs": [(one.accuracy, one.ece) for one in advice.epochs]}, args.figure)
+        sweeps.save_front({"epochs": [(one.accuracy, one.ece) for one in advice.epochs]}, args.figure)
     if args.json:
         say(args, asdict(advice))
         return 0

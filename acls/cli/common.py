@@ -181,3 +181,14 @@ def show_table(args: argparse.Namespace, table: Table) -> None:
     from acls.report.tables import width
 
     print(table.markdown() if getattr(args, "markdown", False) else table.text(width()))
+
+
+def share(text: str) -> float:
+    """``2%`` or ``0.02``."""
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"expected a share between 0 and 1, as 2% or 0.02, got {text!r}")
+    return value

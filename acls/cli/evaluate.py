@@ -32,6 +32,7 @@ from acls.cli.common import (
     models_of,
     say,
     say_paragraphs,
+    share,
     show_table,
     with_progress,
 )
@@ -53,7 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "image: whole images are independent, not rows",
     )  # fmt: skip
     parser.add_argument(
-        "--max-error", metavar="SHARE", type=_share,
+        "--max-error", metavar="SHARE", type=share,
         help="the confidence from which on to accept predictions so that at most this share is wrong, as 2%% or 0.02; "
         "for each group as well, with --by; --by predicted: for each predicted class",
     )  # fmt: skip
@@ -137,17 +138,6 @@ def _evaluated(args: argparse.Namespace, title: str, path: str, columns: Columns
         named = ", ".join(empty[:5]) + (f" and {len(empty) - 5} more" if len(empty) > 5 else "")
         print(f"acls evaluate: {title} has groups without a labelled row, left out: {named}", file=sys.stderr)
     return counts.result(replicates=args.bootstrap)
-
-
-def _share(text: str) -> float:
-    """``2%`` or ``0.02``."""
-    try:
-        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"expected a share between 0 and 1, as 2% or 0.02, got {text!r}")
-    return value
 
 
 def _decisions(args: argparse.Namespace, result: Result) -> dict[str, Decision]:

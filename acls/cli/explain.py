@@ -130,9 +130,9 @@ def _print(args: argparse.Namespace, rows: list[dict[str, Any]], logits: list[fl
 
 
 def _draw(args: argparse.Namespace, logits: list[float]) -> None:
-    from acls.report.figures.smoothing import DEFAULT_LOGITS, figure
+    from acls.report.figures.regulariser import DEFAULT_LOGITS, smoothing_figure
     from acls.report.figures.style import save
 
     given = args.logits != "9,2,1,-3"
-    save(figure(logits, args.label) if given else figure(DEFAULT_LOGITS), args.figure)
+    save(smoothing_figure(logits, args.label) if given else smoothing_figure(DEFAULT_LOGITS), args.figure)
     print(f"drawn to {args.figure}")

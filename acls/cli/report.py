@@ -21,7 +21,7 @@ import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from acls.cli.common import add_columns, add_shared, check_out, models_of, say, say_paragraphs
+from acls.cli.common import add_columns, add_shared, check_out, models_of, say, say_paragraphs, share
 from acls.errors import InputError
 
 if TYPE_CHECKING:
@@ -37,6 +37,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--open", action="store_true", help="show the page in the browser")
     parser.add_argument("--title", help="heading of the page")
+    parser.add_argument(
+        "--max-error", metavar="SHARE", type=share,
+        help="say from which confidence on at most this share of predictions is wrong, as 2%% or 0.02",
+    )  # fmt: skip
     parser.add_argument("--figures", metavar="DIR", help="also write every figure into this folder")
     parser.add_argument("--format", choices=("png", "svg", "pdf"), default="png", help="of the figures")
     parser.add_argument("--table", choices=("text", "markdown", "latex", "csv"), help="also print the table")
@@ -50,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     """Measure, write, and say where it is."""
     from acls.report.gallery import write_figures
     from acls.report.page import rank_subjects, results, write
-    from acls.report.page.words import verdict
+    from acls.report.page.overview import decisions, verdict
     from acls.report.results import marks_of, signs
 
     folder = args.files[0] if len(args.files) == 1 and Path(args.files[0]).is_dir() else ""
@@ -58,20 +62,21 @@ def run(args: argparse.Namespace) -> int:
     check_out(args, page, "page", *args.files, args.images)
     subjects = _subjects(args)
     ranked = rank_subjects(subjects) if args.bootstrap else []
-    write(subjects, page, title=args.title, ranked=ranked)
+    write(subjects, page, title=args.title, ranked=ranked, max_error=args.max_error)
     figures = write_figures(subjects, args.figures, args.format, force=args.force) if args.figures else []
     tables = [table.show(args.table) for table in results(subjects, ranked)] if args.table else []
     told = verdict(subjects, ranked)
+    chosen = [] if args.max_error is None else decisions(subjects, args.max_error)
     if args.json:
         files = {"report": str(page), "figures": [str(path) for path in figures]}
         models = [
             {"name": one.method, "seed": one.seed, "ece": one.as_is.result.get("ece"), "temperature": one.temperature}
             for one in subjects
         ]
-        say(args, {"verdict": told, "models": models, **files, "tables": tables})
+        say(args, {"verdict": told, "decisions": chosen, "models": models, **files, "tables": tables})
     else:
         if not args.quiet:
-            say_paragraphs(*told, "")
+            say_paragraphs(*told, *chosen, "")
         for table in tables:
             print(table, end="\n\n")
         if args.table == "text" and marks_of(ranked):

@@ -51,7 +51,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Work off the names in the order given."""
-    from acls.reproduce import Setup, reproduce, summary
+    from acls.reproduce import Setup, reproduce
+    from acls.reproduce.claims import NAME
 
     names = list(NAMES) if args.names == ["all"] else args.names
     for name in names:
@@ -91,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         say(args, [{"folder": str(setup.out), **result.plain()} for result in results])
     else:
-        print(f"over all of them: {setup.out / summary.NAME}")
+        print(f"over all of them: {setup.out / NAME}")
     return int(any(result.failed for result in results))
 
 

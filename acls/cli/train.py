@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _draw(result: Result) -> None:
     """Write the reliability of both parts, and how the numbers moved, into the run; nothing without matplotlib."""
-    from acls.report.figures import epochs, reliability, style
+    from acls.report.figures import reliability, style, sweeps
     from acls.train import RunFolder
 
     folder = RunFolder(result.folder)
@@ -100,7 +100,7 @@ def _draw(result: Result) -> None:
     except MissingExtra:
         return
     for ax, metric in zip(axes, ("accuracy", "nll", "ece", "temperature"), strict=True):
-        epochs.draw(epochs.prepare({"validation": [result.history]}, metric), ax)
+        sweeps.draw_epochs(sweeps.prepare_epochs({"validation": [result.history]}, metric), ax)
     style.save(figure, folder.figure("epochs"))
     for part, suite in result.suites.items():
         figure, _ = reliability.plot(suite.bins.reliability(), cells=suite.confidences.cells())

@@ -73,9 +73,9 @@ def run(args: argparse.Namespace) -> int:
     if watched:
         print(file=sys.stderr)
     if found.trials:
-        from acls.report.figures import pareto
+        from acls.report.figures import sweeps
 
-        pareto.save_plot({"trials": [(one.accuracy, one.ece) for one in found.trials]}, figure)
+        sweeps.save_front({"trials": [(one.accuracy, one.ece) for one in found.trials]}, figure)
     if args.json:
         say(args, {**asdict(found), "figure": str(figure) if found.trials else None})
     else:

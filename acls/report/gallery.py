@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from acls.report.figures import classes, epochs, histogram, overlay, pareto, reliability
-from acls.report.figures.style import canvas, save
-from acls.report.page.subjects import AS_IS, Record, Subject, by_method, records
+from acls.report.figures import reliability, sweeps
+from acls.report.figures.style import drawn, save
+from acls.report.page.subjects import Subject, by_method, records
+from acls.results import Record
 from acls.storage import check_output
+from acls.study.runs import NONE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,32 +42,25 @@ def write_figures(
             name = _name(subject, state)
             cells = suite.confidences.cells()
             keep(reliability.plot(suite.bins.reliability(), cells=cells)[0], f"reliability-{name}")
-            drawn, (ax,) = canvas(height=2.6)
-            histogram.draw(histogram.prepare(cells), ax)
-            keep(drawn, f"confidence-{name}")
+            histogram = reliability.prepare_histogram(cells)
+            keep(drawn(reliability.draw_histogram, histogram, height=2.6), f"confidence-{name}")
             if suite.classwise is not None:
-                keep(classes.figure(suite.classwise, subject.names), f"classes-{name}")
+                keep(reliability.class_figure(suite.classwise, subject.names), f"classes-{name}")
     for posthoc in dict.fromkeys(record.posthoc for record in records(subjects)):
         shown = [(one, state.result.suite) for one in subjects for state in one.states if state.posthoc == posthoc]
-        bins = {_title(one): suite.bins.reliability() for one, suite in shown if suite is not None}
+        bins = {one.title: suite.bins.reliability() for one, suite in shown if suite is not None}
         if len(bins) > 1:
-            drawn, (ax,) = canvas()
-            overlay.draw(overlay.prepare(bins), ax)
-            keep(drawn, f"overlay{_suffix(posthoc)}")
+            keep(drawn(reliability.draw_overlay, reliability.prepare_overlay(bins)), f"overlay{_suffix(posthoc)}")
     points = _points(subjects)
     if len(points) > 1:
-        drawn, (ax,) = canvas(height=3.0)
-        pareto.draw(pareto.prepare(points), ax)
-        keep(drawn, "pareto")
+        keep(drawn(sweeps.draw_front, sweeps.prepare_front(points), height=3.0), "pareto")
     trained = {
         name: histories
         for name, group in by_method(subjects).items()
         if (histories := [one.history for one in group if one.history])
     }
     if trained:
-        drawn, (ax,) = canvas(height=2.6)
-        epochs.draw(epochs.prepare(trained), ax)
-        keep(drawn, "epochs")
+        keep(drawn(sweeps.draw_epochs, sweeps.prepare_epochs(trained), height=2.6), "epochs")
     return written
 
 
@@ -75,13 +70,9 @@ def _points(subjects: Sequence[Subject]) -> dict[str, list[tuple[float, float]]]
     for one in records(subjects):
         accuracy, ece = one.result.get("accuracy"), one.result.get("ece")
         if accuracy is not None and ece is not None:
-            after = "" if one.posthoc == AS_IS else f" + {one.posthoc}"
+            after = "" if one.posthoc == NONE else f" + {one.posthoc}"
             points.setdefault(f"{one.method}{after}", []).append((accuracy, ece))
     return points
-
-
-def _title(subject: Subject) -> str:
-    return subject.method if subject.seed is None else f"{subject.method}, seed {subject.seed}"
 
 
 def _name(subject: Subject, state: Record) -> str:
@@ -90,7 +81,7 @@ def _name(subject: Subject, state: Record) -> str:
 
 
 def _suffix(posthoc: str) -> str:
-    return "" if posthoc == AS_IS else f"-after-{_slug(posthoc)}"
+    return "" if posthoc == NONE else f"-after-{_slug(posthoc)}"
 
 
 def _slug(text: str) -> str:

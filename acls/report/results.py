@@ -152,7 +152,7 @@ def networks_table(records: Sequence[Record], columns: Sequence[str], *, marks: 
         for name in () if seeded else columns:  # with seeds, marks are about means
             if mark := (marks or {}).get((one.method, one.posthoc, name)):
                 table.marks[len(table.rows) - 1, 2 + titles.index(metric(name).title)] = mark
-    return table
+    return table.filled()
 
 
 def ranking_table(ranked: Sequence[Ranked]) -> Table:

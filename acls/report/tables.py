@@ -30,7 +30,7 @@ _LATEX = {
 class Table:
     """A header and rows of cells; the first column is names, the others are numbers and stand at the right.
 
-    ``align`` says otherwise, a letter a column from the left: "ll" for two columns of names. A mark on a cell, as
+    ``align`` says otherwise, one letter per column from the left: "ll" for two columns of names. A mark on a cell, as
     ``table.marks[row, column] = "best"``, shows as bold and "second" as underlined, as papers have it; in plain text
     they are ``*`` and ``'``, and CSV leaves them out.
 
@@ -65,6 +65,11 @@ class Table:
             return whole
         hidden = next((title for title in self.optional if title in self.header), None)
         return whole if hidden is None else self._without(list(self.header).index(hidden)).text(width)
+
+    def filled(self) -> Table:
+        """The table without the columns that are empty in every row."""
+        empty = [at for at in range(len(self.header)) if not any("".join(row[at : at + 1]) for row in self.rows)]
+        return self._without(empty[0]).filled() if empty and self.rows else self
 
     def _without(self, column: int) -> Table:
         def cut(cells: Sequence[str]) -> list[str]:

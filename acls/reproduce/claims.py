@@ -1,18 +1,29 @@
-"""What the paper claims, and whether our runs bear it out."""
+"""What the paper claims, whether our runs bear it out, and the page over all that was reproduced in a folder."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal, get_args
 
+from acls.report.tables import Table
+from acls.storage import finite, write_text
 from acls.study.ranking import Difference, Resamples, difference
-from acls.study.store import Row
+from acls.study.runs import NONE
+from acls.study.store import Row, Store
 
 Verdict = Literal["reproduced", "not reproduced", "cannot be told at this n"]
 _VERDICTS: tuple[Verdict, ...] = ("reproduced", "cannot be told at this n", "not reproduced")
 KEPT = 0.01
 """The accuracy that a method may lose: the paper's own tables show a loss of up to 0.94 points beside a lower error."""
+
+NAME = "summary.md"
+"""Not README.md: the folder may be somebody's own."""
+Saved = Mapping[str, Any]
+"""What is kept of a table or figure beside its page, as JSON."""
 
 
 @dataclass(frozen=True)
@@ -73,3 +84,62 @@ def judge(
     found = difference(lower, higher, claim.metric, resampled)
     lost = None if claim.of_accuracy else difference(lower, higher, accuracy, resampled)
     return None if found is None else Judged(claim, found, lost)
+
+
+def keep(folder: Path, record: Saved) -> None:
+    """Keep the result of a table or figure, so that the summary has it after another command too."""
+    write_text(folder / f"{record['name']}.json", json.dumps(finite(dict(record)), indent=1) + "\n")
+
+
+def summarise(folder: Path, names: Iterable[str]) -> Path:
+    """Write the page over those of ``names`` that are in the folder, and return where it is."""
+    files = [folder / f"{name}.json" for name in names]
+    records = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
+    parts = ["# The paper, reproduced", _counted(records), _table(records), *_costs(folder)]
+    write_text(folder / NAME, "\n\n".join(part for part in parts if part) + "\n")
+    return folder / NAME
+
+
+def _verdicts(record: Saved) -> Counter[str]:
+    return Counter(claim["verdict"] for claim in record["claims"])
+
+
+def _counted(records: Iterable[Saved]) -> str:
+    """Count each claim once, however many tables make it of the same networks."""
+    distinct = {claim["key"]: claim for record in records for claim in record["claims"]}.values()
+    if not distinct:
+        return ""
+    total = Counter(claim["verdict"] for claim in distinct)
+    beside = Counter(claim["beside"] for claim in distinct if claim["beside"])
+    counts, others = (", ".join(f"{of[verdict]} {verdict}" for verdict in get_args(Verdict)) for of in (total, beside))
+    regimes = "; ".join(dict.fromkeys(claim["regime"] for claim in distinct))
+    return (
+        f"Of {total.total()} distinct claims, each judged on our own runs by the 95 % interval of the difference over "
+        f"seeds and test samples, on the authors' form of ACLS: {counts}. On Eq. 13 instead, of the {beside.total()} "
+        f"that are about ACLS: {others}. These verdicts hold for: {regimes}."
+    )
+
+
+def _table(records: Iterable[Saved]) -> str:
+    verdicts = get_args(Verdict)
+    table = Table(["page", "what", "scale", "seeds", *verdicts], align="lll")
+    for record in records:
+        found = _verdicts(record)
+        counts = [str(found[verdict]) if found else "" for verdict in verdicts]
+        page = f"[{record['name']}]({record['name']}.md)"
+        table.add(
+            page, record["title"].partition(": ")[2] or record["title"], record["scale"], record["seeds"], *counts
+        )
+    return table.markdown()
+
+
+def _costs(folder: Path) -> list[str]:
+    """What the networks took that the folder holds."""
+    table = Table(["study", "networks", "hours of training", "minutes per network"], align="l")
+    studies = [Store(file.parent) for file in sorted(folder.glob("studies/*/study.sqlite"))]
+    for study in studies:
+        seconds = [row.seconds for row in study.rows() if row.posthoc == NONE]
+        if seconds:
+            hours = sum(seconds) / 3600
+            table.add(study.folder.name, str(len(seconds)), f"{hours:.1f}", f"{60 * hours / len(seconds):.1f}")
+    return ["Each network was trained once for all pages:", table.markdown()] if studies else []

@@ -19,15 +19,12 @@ from acls.options import override
 from acls.predictions import Predictions
 from acls.recipes import Recipe, find
 from acls.reproduce.experiments import EMBEDDED, SMALL, Line
-from acls.results import Record
-from acls.results.details import Resampled
 from acls.spec import Spec
 from acls.storage import finite, write_text
 from acls.study.engine import Engine
 from acls.study.files import RunFiles, file_name
 from acls.study.methods import method_of
 from acls.study.progress import Progress
-from acls.study.ranking import resamples_of
 from acls.study.runs import (
     NONE,
     Cell,
@@ -86,7 +83,6 @@ class Study:
     setup: Setup
     recipe: Recipe
     lines: Mapping[str, Line]
-    _resampled: dict[tuple[str, str, str], Resampled | None] = field(default_factory=dict, init=False, repr=False)
 
     def run(self) -> list[Failed]:
         """Train what is not trained yet."""
@@ -94,11 +90,13 @@ class Study:
         return run_study(self._cells, self.setup.engine, wait=self.setup.wait, progress=progress)
 
     def rows(self, label: str, split: str = "test") -> list[Row]:
-        """The rows of a line, one per seed."""
+        """The rows of a line, one per seed, with what differences on the same samples need."""
         line, method = self.lines[label], self.method(label)
         stored = chosen(self._cells, Store(self._folder).rows())
         found = [row for row in stored if f"{row.method} {row.posthoc}" == method]
-        return found if split == "test" else [self._remeasured(row, line, split) for row in found]
+        return (
+            detailed(self._folder, found) if split == "test" else [self._remeasured(row, line, split) for row in found]
+        )
 
     def method(self, label: str) -> str:
         """The method and calibrator of a line, as they are stored."""
@@ -135,17 +133,6 @@ class Study:
         """The outputs behind a row, as the network gives them."""
         return Predictions.load(self.folder(row).predictions(split))
 
-    def resampled(self, row: Record) -> Resampled | None:
-        """The metrics behind a row on resampled samples, to compare it with others on the same samples."""
-        if resamples_of(row) is not None:
-            return resamples_of(row)
-        assert isinstance(row, Row)  # `rows` gives no others
-        key = row.run, row.posthoc, row.split
-        if key not in self._resampled:
-            (found,) = detailed(self._folder, [row])
-            self._resampled[key] = resamples_of(found)
-        return self._resampled[key]
-
     def _remeasured(self, row: Row, line: Line, split: str) -> Row:
         if line.posthoc is not None:
             raise InputError(f"{line.posthoc} is fitted on the validation split, so it is not measured on {split}")
@@ -168,27 +155,9 @@ class Study:
         return Spec(line.method.name, {**line.method.fields, line.margin_field: margin})
 
 
-# -- the numbers of a row: the one place that knows how the store keeps them -----------------------------------------
-
-
-def value_of(row: Row, name: str) -> float | None:
-    """A metric's value, or None."""
-    return row.result.get(name)
-
-
 def values_of(rows: Iterable[Row], name: str) -> list[float]:
     """A metric of the rows that have it."""
-    return [value for row in rows if (value := value_of(row, name)) is not None]
-
-
-def interval_of(row: Row, name: str = "ece") -> tuple[float, float] | None:
-    """The interval of a metric that the test samples give."""
-    return row.result.intervals.get(name)
-
-
-def floor_of(row: Row) -> float:
-    """What noise alone makes of the ECE."""
-    return row.result.get("ece_floor") or 0.0
+    return [value for row in rows if (value := row.result.get(name)) is not None]
 
 
 def with_values(row: Row, **values: float) -> Row:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,11 @@ from acls.losses import REGISTRY, make_loss, table
 from acls.metrics.catalogue import metric
 from acls.metrics.protocols import protocol
 from acls.recipes import Recipe
-from acls.report.figures import activity, heatmap, margins, reliability, smoothing
-from acls.report.figures.style import canvas, save
-from acls.report.tables import Table, paragraph
-from acls.reproduce import published, summary
-from acls.reproduce.claims import Claim, Judged, Verdict, judge, within
+from acls.report.figures import regulariser, reliability, sweeps
+from acls.report.figures.style import canvas, drawn, save
+from acls.report.tables import Table, paragraph, spread
+from acls.reproduce import published
+from acls.reproduce.claims import Claim, Judged, Verdict, judge, keep, summarise, within
 from acls.reproduce.experiments import (
     EMBEDDED,
     EXPERIMENTS,
@@ -35,11 +35,11 @@ from acls.reproduce.experiments import (
     lines_of,
 )
 from acls.reproduce.published import Published
-from acls.reproduce.runs import Setup, Study, floor_of, interval_of, studies, values_of, with_values
+from acls.reproduce.runs import Setup, Study, studies, values_of, with_values
 from acls.spec import Spec
 from acls.storage import write_text
-from acls.study.ranking import Difference, difference
-from acls.study.runs import Failed, evaluated
+from acls.study.ranking import Difference, difference, resamples_of
+from acls.study.runs import Failed
 from acls.study.store import Row
 from acls.train import predict_run
 from acls.train.checkpoint import load_state
@@ -71,7 +71,7 @@ class Judgement:
 
 @dataclass
 class Reproduced:
-    """What a table or figure came to: text to read, files drawn, and the claims as judged."""
+    """A table or figure as reproduced: text to read, files drawn, and the claims as judged."""
 
     name: str
     title: str
@@ -113,8 +113,8 @@ def reproduce(name: str, setup: Setup) -> Reproduced:
             result.parts.append(f"{failure.method}, seed {failure.seed}, did not finish: {failure.why}.")
         write_text(setup.out / f"{name}.md", result.text())
         seeds = str(len(setup.seeds)) if result.trains else ""
-        summary.keep(setup.out, {"scale": setup.scale, "seeds": seeds, **result.plain()})
-        summary.summarise(setup.out, TARGETS)
+        keep(setup.out, {"scale": setup.scale, "seeds": seeds, **result.plain()})
+        summarise(setup.out, TARGETS)
     return result
 
 
@@ -174,7 +174,7 @@ def _judged(
     claim: Claim, experiment: Experiment, study: Study, rows: Mapping[str, list[Row]], seeds: int
 ) -> Judgement | None:
     """The claim on the first form of ACLS, and on the second where it is about ACLS."""
-    resampled = None if experiment.protocol is not None else study.resampled
+    resampled = None if experiment.protocol is not None else resamples_of
     found: dict[str, Judged | None] = {}
     pairs = {form: [label_of(study.lines, row, form) for row in (claim.lower, claim.higher)] for form in FORMS}
     for form, (lower, higher) in pairs.items():
@@ -219,7 +219,7 @@ def _beside(
             _mean(ours, experiment.accuracy),
             _mean(ours, "ece"),
             _interval(ours),
-            "-" if extra else f"{100 * statistics.fmean(map(floor_of, ours)):.2f}",
+            "-" if extra else f"{100 * statistics.fmean(values_of(ours, 'ece_floor')):.2f}",
             _mean(ours, "aece"),
             str(len(ours)),
             str(ours[0].n),
@@ -257,16 +257,12 @@ def _temperatures(paper: str, study: Study, rows: Mapping[str, list[Row]]) -> li
 
 
 def _mean(rows: Sequence[Row], name: str) -> str:
-    known = values_of(rows, name)
-    if not known:
-        return "-"
-    mean = metric(name).show(statistics.fmean(known))
-    return mean if len(known) == 1 else f"{mean} ± {metric(name).show(statistics.stdev(known))}"
+    return spread(values_of(rows, name), scale=metric(name).scale, decimals=metric(name).decimals) or "-"
 
 
 def _interval(rows: Sequence[Row]) -> str:
     """The mean interval of the seeds: what the test samples alone make uncertain."""
-    ends = [found for row in rows if (found := interval_of(row)) is not None]
+    ends = [found for row in rows if (found := row.result.intervals.get("ece")) is not None]
     if not ends:
         return "-"
     low, high = (statistics.fmean(end) for end in zip(*ends, strict=True))
@@ -300,7 +296,7 @@ def _note_scale(result: Reproduced, setup: Setup, papers: Iterable[str]) -> None
 
 
 def _draw_grid(result: Reproduced, setup: Setup, rows: Mapping[str, list[Row]]) -> None:
-    drawn, axes = canvas(1, 2, width=7.0)
+    figure, axes = canvas(1, 2, width=7.0)
     for form, ax in zip(FORMS, axes, strict=True):
         values = {
             (first, second): found
@@ -309,9 +305,9 @@ def _draw_grid(result: Reproduced, setup: Setup, rows: Mapping[str, list[Row]]) 
             if (found := values_of(rows[f"λ1 {first:g}, λ2 {second:g} ({form})"], "ece"))
         }
         if values:
-            heatmap.draw(heatmap.prepare(values), ax)
+            sweeps.draw_grid(sweeps.prepare_grid(values), ax)
             ax.set_title(form)
-    _saved(result, setup, drawn)
+    _saved(result, setup, figure)
 
 
 def _table2(name: str, _: Setup) -> Reproduced:
@@ -346,6 +342,15 @@ def _table2(name: str, _: Setup) -> Reproduced:
 # -- figures -----------------------------------------------------------------------------------------------------------
 
 
+def _trained(result: Reproduced, setup: Setup, papers: Iterable[str], lines: Mapping[str, Line]) -> Iterator[Study]:
+    """The studies of some lines on the paper's recipes, trained, each under a heading that names its regime."""
+    _note_scale(result, setup, papers)
+    for study in studies(setup, papers, lines).values():
+        result.failed += study.run()
+        result.parts.append(f"## {regime(study.recipe, len(setup.seeds))}")
+        yield study
+
+
 def _figure1(name: str, setup: Setup) -> Reproduced:
     result = Reproduced(name, "Figure 1: smoothing behaviours", trains=False)
     result.parts.append(
@@ -354,7 +359,7 @@ def _figure1(name: str, setup: Setup) -> Reproduced:
         "by: a parabola in the confidence for MDCA and CRL, so 0 where the network is surest, and a line in the logit "
         "gap for ACLS."
     )
-    _saved(result, setup, smoothing.figure())
+    _saved(result, setup, regulariser.smoothing_figure())
     return result
 
 
@@ -362,19 +367,17 @@ def _figure2(name: str, setup: Setup) -> Reproduced:
     rows = ("CE", "LS", "CPC", "MDCA", "MbLS", "CRL", "ACLS")
     papers = ("tiny_imagenet_resnet50", "imagenet_resnet50")
     result = Reproduced(name, "Figure 2: reliability diagrams")
-    _note_scale(result, setup, papers)
     result.parts.append(
         f"Of the first seed; ACLS is the {FIRST}. Bars of accuracy have 95 % intervals, and so has each ECE."
     )
-    for study in studies(setup, papers, lines_of(rows)).values():
-        result.failed += study.run()
-        drawn, axes = canvas(1, len(rows), width=2.1 * len(rows), height=2.6)
+    for study in _trained(result, setup, papers, lines_of(rows)):
+        figure, axes = canvas(1, len(rows), width=2.1 * len(rows), height=2.6)
         for label, ax in zip(rows, axes, strict=True):
             found = study.rows(label_of(study.lines, label, FIRST))
             if not found:
                 ax.axis("off")
                 continue
-            suite = evaluated(study.predictions(found[0])).suite
+            suite = found[0].result.suite
             assert suite is not None  # there are predictions
             reliability.draw(data := reliability.prepare(suite.bins.reliability()), ax)
             ends = _interval(found[:1]).replace(" .. ", " to ")
@@ -382,7 +385,7 @@ def _figure2(name: str, setup: Setup) -> Reproduced:
             ax.legend().remove()
             if ax is not axes[0]:
                 ax.set_ylabel("")
-        _saved(result, setup, drawn, study.recipe.name)
+        _saved(result, setup, figure, study.recipe.name)
     return result
 
 
@@ -390,18 +393,16 @@ def _figure3(name: str, setup: Setup) -> Reproduced:
     rows = ("ACLS, ranking", "ACLS, margin")
     papers = ("tiny_imagenet_resnet50",)
     result = Reproduced(name, "Figure 3: values of the regulariser, and the share of samples where it is 0")
-    _note_scale(result, setup, papers)
-    for study in studies(setup, papers, lines_of(rows, setup.form)).values():
-        result.failed += study.run()
+    for study in _trained(result, setup, papers, lines_of(rows, setup.form)):
         shown = Table(["condition", "paper: inactive %", "ours: inactive %", "seeds", "largest gap, median", "verdict"])
-        drawn, axes = canvas(1, len(study.lines), width=2.6 * len(study.lines), height=2.8)
+        figure, axes = canvas(1, len(study.lines), width=2.6 * len(study.lines), height=2.8)
         for (label, line), ax in zip(study.lines.items(), axes, strict=True):
             found = study.rows(label)
             if not found:
                 continue
-            values, gap = _penalties(study, found[0])
-            activity.draw(activity.prepare(values, label), ax)
-            shares = [activity.prepare(_penalties(study, row)[0]).inactive for row in found]
+            gaps, acts = zip(*(_activity(study, row, label) for row in found), strict=True)
+            regulariser.draw_activity(acts[0], ax)
+            shares = [one.inactive for one in acts]
             ours = [with_values(row, accuracy=share) for row, share in zip(found, shares, strict=True)]
             paper = published.INACTIVE_SHARE[line.row] / 100
             off = difference(ours, [with_values(row, accuracy=paper) for row in found], "accuracy")
@@ -412,16 +413,15 @@ def _figure3(name: str, setup: Setup) -> Reproduced:
                 key = f"{study.recipe.name} | {study.method(label)} | inactive"
                 result.judged.append(Judgement(regime(study.recipe, len(found)), told, key, verdict, off))
             mean = f"{100 * statistics.fmean(shares):.1f}"
-            shown.add(label, f"{100 * paper:.0f}", mean, str(len(found)), f"{gap:.1f}", verdict)
+            shown.add(label, f"{100 * paper:.0f}", mean, str(len(found)), f"{gaps[0]:.1f}", verdict)
         margin = study.recipe.loss.protocol.get("margin", 10.0)
         result.parts += [
-            f"## {regime(study.recipe, len(setup.seeds))}",
             shown,
             "The regulariser with the margin condition is 0 where no logit lies further below the largest than the "
             f"margin, {margin:g}: a network whose median largest gap is below that, as a small one trained for a few "
             "epochs has it, is hardly regularised. A share counts as the paper's to within 10 points.",
         ]
-        _saved(result, setup, drawn, study.recipe.name)
+        _saved(result, setup, figure, study.recipe.name)
     return result
 
 
@@ -433,9 +433,7 @@ def _figure_a(name: str, setup: Setup) -> Reproduced:
     }
     papers = ("tiny_imagenet_resnet50",)
     result = Reproduced(name, "Figure A: ECE against the margin, on the validation split")
-    _note_scale(result, setup, papers)
-    for study in studies(setup, papers, lines).values():
-        result.failed += study.run()
+    for study in _trained(result, setup, papers, lines):
         shown = Table(["margin", "form", "acc", "ECE", "95 %", "seeds"], align="ll")
         curves: dict[str, dict[float, list[float]]] = {}
         for label, line in lines.items():
@@ -443,10 +441,9 @@ def _figure_a(name: str, setup: Setup) -> Reproduced:
                 curves.setdefault(line.form, {})[float(line.row)] = values_of(found, "ece")
                 numbers = (_mean(found, "accuracy"), _mean(found, "ece"), _interval(found), str(len(found)))
                 shown.add(line.row, line.form, *numbers)
-        result.parts += [f"## {regime(study.recipe, len(setup.seeds))}", shown]
-        drawn, (ax,) = canvas(height=2.6)
-        margins.draw(margins.prepare(curves), ax)
-        _saved(result, setup, drawn, study.recipe.name)
+        result.parts.append(shown)
+        figure = drawn(sweeps.draw_sweep, sweeps.prepare_sweep(curves), height=2.6)
+        _saved(result, setup, figure, study.recipe.name)
     return result
 
 
@@ -454,9 +451,7 @@ def _statistics(name: str, setup: Setup) -> Reproduced:
     """The two side statistics of the text."""
     papers = ("tiny_imagenet_resnet50",)
     result = Reproduced(name, "Statistics of the text")
-    _note_scale(result, setup, papers)
-    for study in studies(setup, papers, lines_of(("ACLS", "FLSD"), setup.form)).values():
-        result.failed += study.run()
+    for study in _trained(result, setup, papers, lines_of(("ACLS", "FLSD"), setup.form)):
         shown = Table(["statistic", "method", "paper %", "ours %", "seeds"], align="ll")
         for label in study.lines:
             rows = study.rows(label)
@@ -467,7 +462,6 @@ def _statistics(name: str, setup: Setup) -> Reproduced:
             if ours:
                 shown.add(told, label, f"{paper:g}", f"{statistics.fmean(ours):.2f}", str(len(ours)))
         result.parts += [
-            f"## {regime(study.recipe, len(setup.seeds))}",
             shown,
             "Altered: the share of training samples, in batches of the last epoch, that the network predicts otherwise "
             "after the optimiser's step with the regulariser than after the same step without it, from the same "
@@ -505,8 +499,8 @@ def altered(run: Path) -> float:
     return changed / max(total, 1)
 
 
-def _penalties(study: Study, row: Row) -> tuple[torch.Tensor, float]:
-    """The regulariser's value at every training sample at the end of training, and the median largest logit gap."""
+def _activity(study: Study, row: Row, label: str) -> tuple[float, regulariser.Activity]:
+    """The median largest logit gap of the training samples at the end, and the regulariser's values there."""
     folder = study.folder(row)
     outputs = predict_run(folder.path, part="train")
     assert outputs.scores is not None
@@ -517,7 +511,8 @@ def _penalties(study: Study, row: Row) -> tuple[torch.Tensor, float]:
     loss.reduction = "none"
     index = torch.arange(len(outputs.labels)) if loss.needs_index else None
     low, high = outputs.scores.aminmax(dim=1)
-    return activity.penalties(loss, outputs.scores, outputs.labels, index), float((high - low).median())
+    values = regulariser.penalties(loss, outputs.scores, outputs.labels, index)
+    return float((high - low).median()), regulariser.prepare_activity(values, label)
 
 
 def _gamma_three(study: Study, row: Row) -> float:
@@ -527,10 +522,10 @@ def _gamma_three(study: Study, row: Row) -> float:
     return float((p_true >= 0.2).double().mean())
 
 
-def _saved(result: Reproduced, setup: Setup, drawn: Any, suffix: str = "") -> None:
+def _saved(result: Reproduced, setup: Setup, figure: Any, suffix: str = "") -> None:
     path = setup.out / (f"{result.name}-{suffix}.svg" if suffix else f"{result.name}.svg")
-    save(drawn, path)
-    save(drawn, path.with_suffix(".png"))
+    save(figure, path)
+    save(figure, path.with_suffix(".png"))
     result.files.append(path)
     result.parts.append(f"![{result.title}]({path.with_suffix('.png').name})")
 

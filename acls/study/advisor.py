@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -40,7 +41,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Rule:
+class Choice:
     """A way to choose, and the epoch that it chooses."""
 
     name: str
@@ -50,7 +51,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Advice:
+class CheckpointAdvice:
     """The epochs, those not beaten in accuracy and ECE at once, and what each rule would keep."""
 
     epochs: tuple[Checkpoint, ...]
@@ -58,7 +59,7 @@ class Advice:
     """By ascending accuracy."""
     close: tuple[Checkpoint, ...]
     """Those whose accuracy is within a standard error of the best: accuracy alone cannot tell them apart."""
-    rules: tuple[Rule, ...]
+    rules: tuple[Choice, ...]
 
 
 def read_history(run: str | Path) -> list[dict[str, float]]:
@@ -68,43 +69,37 @@ def read_history(run: str | Path) -> list[dict[str, float]]:
     return RunFiles(Path(run), "").history()
 
 
-def advise(history: Sequence[Mapping[str, float]]) -> Advice:
+def advise(history: Sequence[Mapping[str, float]]) -> CheckpointAdvice:
     """Weigh the epochs of a history; of equals the first is kept."""
     if not history:
         raise InputError("there is no finished epoch to choose from")
     lacking = [name for name in NEEDED if name not in history[0]]
     if lacking:
         raise InputError(f"the history lacks {', '.join(lacking)}: train the run anew with this version of acls")
+    names = ("accuracy", "nll", "ece", "ece_after_temperature")
     epochs = tuple(
-        Checkpoint(
-            epoch=int(row["epoch"]) + 1,
-            accuracy=row["val/accuracy"],
-            nll=row["val/nll"],
-            ece=row["val/ece"],
-            ece_after_temperature=row["val/ece_after_temperature"],
-            n=int(row["val/n"]),
-        )
+        Checkpoint(epoch=int(row["epoch"]) + 1, n=int(row["val/n"]), **{name: row[f"val/{name}"] for name in names})
         for row in history
     )
     best = max(epochs, key=lambda one: one.accuracy)
     least = best.accuracy - math.sqrt(best.accuracy * (1 - best.accuracy) / max(best.n, 1))
     close = tuple(one for one in epochs if one.accuracy >= least)
+
+    def lowest(name: str, among: Sequence[Checkpoint] = epochs) -> Checkpoint:
+        return min(among, key=attrgetter(name))
+
     rules = (
-        Rule("accuracy", "decisions only; what most papers do", best),
-        Rule("nll", "probabilities as they are, a proper score", min(epochs, key=lambda one: one.nll)),
-        Rule("ece", "calibration alone, whatever the accuracy", min(epochs, key=lambda one: one.ece)),
-        Rule(
-            "ece_after_temperature",
-            "calibration where a temperature will be fitted",
-            min(epochs, key=lambda one: one.ece_after_temperature),
-        ),
-        Rule(
+        Choice("accuracy", "decisions only; what most papers do", best),
+        Choice("nll", "probabilities as they are, a proper score", lowest("nll")),
+        Choice("ece", "calibration alone, whatever the accuracy", lowest("ece")),
+        Choice(names[3], "calibration where a temperature will be fitted", lowest(names[3])),
+        Choice(
             "nll at accuracy",
             "the advice: least NLL among epochs that accuracy cannot tell apart",
-            min(close, key=lambda one: one.nll),
+            lowest("nll", close),
         ),
     )
-    return Advice(epochs, unbeaten(epochs), close, rules)
+    return CheckpointAdvice(epochs, unbeaten(epochs), close, rules)
 
 
 def unbeaten(points: Sequence[P]) -> tuple[P, ...]:

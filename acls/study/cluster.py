@@ -146,7 +146,7 @@ class _Post:
         stack.callback(self.queue.shutdown, force=True)
         self.places: dict[int, Path] = {}
         self.apart: set[int] = set()
-        """Tasks that came to a machine which does not see their files."""
+        """Tasks that were sent to a machine which does not see their files."""
 
     def of(self, number: int, task: Any) -> tuple[Home | None, Any]:
         """What goes with a task: where its files are, and how to send those it writes back."""

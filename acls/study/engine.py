@@ -40,7 +40,7 @@ class WorkerLost(RuntimeError):
 
 
 class TaskFailed(RuntimeError):
-    """Where a task's error came from: the traceback of the worker, as the cause of the error."""
+    """The worker's traceback, as the cause of the error that a task raised."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class _Worker:
 
 
 def _ready(crew: Sequence[_Worker]) -> list[_Worker]:
-    """Wait for busy workers that are done or dead. A pipe tells both: a dead worker's is at its end."""
+    """Wait for busy workers that are done or dead. A pipe shows both: that of a dead worker is at its end."""
     by_pipe = {worker.pipe: worker for worker in crew if worker.task is not None}
     return [by_pipe[pipe] for pipe in connection.wait(list(by_pipe)) if isinstance(pipe, connection.Connection)]
 

@@ -32,6 +32,8 @@ STORE = "study.sqlite"
 OUTPUTS = "outputs.safetensors"
 RECIPE, METRICS, SUMMARY, ENVIRONMENT = "recipe.yaml", "metrics.csv", "summary.json", "environment.json"
 TEST, VAL = "predictions/test.safetensors", "predictions/val.safetensors"
+MAPS = "maps.json"
+"""Of shared segmentation without outputs: the numbers that need all of them."""
 
 
 @dataclass(frozen=True)

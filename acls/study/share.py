@@ -16,15 +16,18 @@ import torch
 from torch import Tensor
 
 from acls.errors import InputError
+from acls.metrics import Confusion
+from acls.metrics.protocols import protocol
 from acls.models.own import is_own
 from acls.options import from_plain, to_plain
 from acls.predictions import Predictions
 from acls.recipes import Recipe, save_recipe
 from acls.results.details import Details
 from acls.results.keeping import save
-from acls.storage import load_tensors, save_tensors
+from acls.storage import finite, load_tensors, save_tensors
 from acls.study.files import (
     ENVIRONMENT,
+    MAPS,
     METRICS,
     OUTPUTS,
     RECIPE,
@@ -83,6 +86,9 @@ def share(folder: str | Path, out: str | Path, *, outputs: bool = True) -> int:
         for row in detailed(store.folder, rows):
             if resamples_of(row) is not None:
                 files[row.run, kept_file(row.posthoc)] = _resamples(row)
+        for name, run in runs.items():
+            if run.has_outputs() and (test := run.test()).image is not None:
+                files[name, MAPS] = json.dumps(finite(_of_maps(test))).encode()
     shared = Store(out, create=True)
     if tensors:
         save_tensors(out / OUTPUTS, tensors, {"acls": "outputs"})
@@ -173,6 +179,23 @@ def _add(tensors: dict[str, Tensor], run: str, p: Predictions) -> dict[str, Any]
         columns[name] = next(same, f"{name}-{len(tensors)}")
         tensors[columns[name]] = narrow
     return {"columns": columns, "meta": p.meta}
+
+
+def _of_maps(p: Predictions) -> dict[str, float]:
+    """ECE by the protocol that papers use for segmentation, and mean IoU of classes that one in ten images shows.
+
+    Both are of the pixels that were kept of each image; background, class 0, is left out.
+    """
+    assert p.scores is not None  # networks have scores
+    assert p.image is not None
+    assert p.kind != "triples"
+    found = protocol("mbls-segmentation").measure(p.scores, p.labels, kind=p.kind, image=p.image)
+    pairs = torch.stack([p.image, p.labels]).unique(dim=1)  # type: ignore[no-untyped-call]
+    images = torch.bincount(pairs[1], minlength=p.scores.shape[1])
+    frequent = images >= len(p.image.unique()) / 10  # type: ignore[no-untyped-call]
+    frequent[0] = False
+    iou = Confusion.of(p.scores, p.labels, kind=p.kind).iou()[frequent]
+    return {"ece_protocol": found["ece"], "aece_protocol": found["aece"], "miou_frequent": float(iou.nanmean())}
 
 
 def _resamples(row: Row) -> bytes:

@@ -1,4 +1,4 @@
-"""The store of a study: one row a finished cell, in an SQLite file that is never half-written."""
+"""The store of a study: one row per finished cell, in an SQLite file that is never half-written."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _COLUMNS = {
 
 @dataclass(frozen=True)
 class Row(Record):
-    """A stored record, with all that says how it came about."""
+    """A stored record, with the settings it was trained and measured by."""
 
     recipe: str
     split: str
@@ -54,7 +54,7 @@ class Row(Record):
 class Store:
     """The rows of the study in a folder.
 
-    Any number of readers and writers may be at it; each row is there whole or not at all. A study holds `lock` while it
+    Any number of processes may read and write; each row is there whole or not at all. A study holds `lock` while it
     runs, so that no two train the same cells.
     """
 

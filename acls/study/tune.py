@@ -2,7 +2,7 @@
 
 Trials are kept in Optuna's storage, an SQLite file in the study's folder or any database that several machines share;
 each trains in a folder of its own. A search that was stopped goes on with the trials that were under way, from their
-checkpoints, and then with what is left.
+checkpoints, and then with what is left; a trial whose machine is lost is tried again by the others (`HEARTBEAT`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ import json
 import math
 import re
 import socket
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,8 @@ ALLOWANCE = 0.01
 """How far below the best trial's the accuracy may be, where no floor is given."""
 WARMUP = 4
 """A trial is pruned after a quarter of its epochs at the earliest."""
+HEARTBEAT = 60
+"""Seconds between signs of life of a trial; one that gave none for two of them is tried again."""
 
 
 @dataclass(frozen=True)
@@ -96,17 +100,22 @@ class Search:
         """Whose trials these are, where several machines share a storage."""
         return f"{socket.gethostname()}:{self.folder.absolute()}"
 
-    def open(self) -> Any:
-        """The Optuna study."""
+    def open(self, number: int = 0) -> Any:
+        """The Optuna study; the sampler of each ``number`` draws other random points."""
         optuna, sqlalchemy = (require(name, extra="study") for name in ("optuna", "sqlalchemy"))
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
         try:
-            return optuna.create_study(
-                study_name=self.name,
-                storage=self.address,
-                sampler=optuna.samplers.TPESampler(seed=self.recipe.seed, constant_liar=True),
-                load_if_exists=True,
-            )
+            with _experimental():
+                storage = optuna.storages.RDBStorage(
+                    self.address, heartbeat_interval=HEARTBEAT, heartbeat_stale_trial_callback=_again()
+                )
+                return optuna.create_study(
+                    study_name=self.name,
+                    storage=storage,
+                    sampler=optuna.samplers.TPESampler(seed=self.recipe.seed + number, constant_liar=True),
+                    pruner=optuna.pruners.MedianPruner(3, n_warmup_steps=self.recipe.epochs // WARMUP),
+                    load_if_exists=True,
+                )
         # An address that cannot be read, no driver for it, no such server or file, or tables of another version.
         except (
             ValueError,
@@ -137,23 +146,33 @@ class Search:
 class Task:
     """One trial for a worker."""
 
-    recipe: Recipe
-    run: str
-    trial: int
-    """Its id in the storage."""
-    address: str
-    study: str
-    prunes: bool
+    search: Search
+    number: int
+    """Its place among all that are asked for."""
 
 
 def tune(
     search: Search, engine: Engine, *, wait: bool = False, told: Callable[[int, int], None] | None = None
 ) -> Found:
-    """Run the trials that are left, and return all there are. ``told`` hears how many of how many are done."""
+    """Run the trials that are left, and return all there are. ``told`` is called with how many of how many are done."""
     _check_space(search)
     with hold(search.folder / "tune.lock", wait=wait):
         study = search.open()
-        _run(search, study, engine, told)
+        states = require("optuna", extra="study").trial.TrialState
+        _retry(search, study)
+        if search.sampler == "grid":
+            for point in grid(list(search.axes)):
+                study.enqueue_trial(point, skip_if_exists=True)
+            left = len(study.get_trials(states=(states.WAITING,)))
+        else:
+            begun = study.get_trials(states=(states.COMPLETE, states.PRUNED, states.RUNNING))
+            left = max(search.trials - len(begun) - len(_failed(study)), 0)
+        first = len(study.trials)
+        total = first if search.sampler == "grid" else search.trials
+        with closing(engine.map(run_trial, [Task(search, first + number) for number in range(left)])) as results:
+            for done, _ in enumerate(results, total - left + 1):
+                if told is not None:
+                    told(done, total)
         return found(search, study)
 
 
@@ -165,13 +184,12 @@ def found(search: Search, study: Any) -> Found:
         Trial(one.number, dict(one.params), **{k: one.user_attrs[k] for k in ("accuracy", "ece", "nll", "epoch")})
         for one in study.get_trials(states=(states.COMPLETE,))
     )
-    counts = {state: len(study.get_trials(states=(state,))) for state in (states.PRUNED, states.FAIL)}
     floor = _floor(search, [one.accuracy for one in trials])
     enough = [one for one in trials if one.accuracy >= floor]
     return Found(
         trials,
-        counts[states.PRUNED],
-        counts[states.FAIL],
+        len(study.get_trials(states=(states.PRUNED,))),
+        len(_failed(study)),
         floor,
         min(enough, key=lambda one: one.ece, default=None),
         unbeaten(trials),
@@ -185,7 +203,7 @@ def _check_space(search: Search) -> None:
         for name, value in point.items():
             # No trial with nan is equal to its point, so that a grid would never end.
             if isinstance(value, float) and not math.isfinite(value):
-                raise InputError(f"the space has {name} {value}, but a finite number is called for: leave it out")
+                raise InputError(f"{name}: expected a finite number in the space, got {value}: leave it out")
         search.with_params(point)
 
 
@@ -201,86 +219,79 @@ def _points_to_check(search: Search) -> Iterator[dict[str, Any]]:
             yield {**first, name: value}
 
 
-def _run(search: Search, study: Any, engine: Engine, told: Callable[[int, int], None] | None) -> None:
-    """Adopt the trials that a stopped search left under way, then ask for more until there are enough."""
+def _again() -> Any:
+    """Queues a trial again that was cut off, as Optuna does for one whose machine is lost."""
+    callback = require("optuna", extra="study").storages.RetryHeartbeatStaleTrialCallback
+    with _experimental():
+        return callback(inherit_intermediate_values=True)
+
+
+@contextmanager
+def _experimental() -> Iterator[None]:
+    """Without Optuna's warnings that heartbeats and its sampler's settings may change."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", require("optuna", extra="study").exceptions.ExperimentalWarning)
+        yield
+
+
+def _retry(search: Search, study: Any) -> None:
+    """Queue the trials again that were under way when the search was stopped; the lock says that none still is."""
+    states = require("optuna", extra="study").trial.TrialState
+    retried = {number for one in study.trials for number in one.system_attrs.get("retry_history", ())}
+    for one in study.get_trials(states=(states.RUNNING, states.FAIL)):
+        if one.user_attrs.get("owner") == search.owner and "why" not in one.user_attrs and one.number not in retried:
+            if one.state == states.RUNNING:
+                study.tell(one.number, state=states.FAIL)
+            _again()(study, one)
+
+
+def _failed(study: Any) -> list[Any]:
+    """The trials whose training had to stop; the same training would fail again."""
+    return [one for one in study.trials if "why" in one.user_attrs]
+
+
+def run_trial(task: Task) -> None:
+    """Train one trial: of those that wait, or one that the sampler chooses."""
+    with _experimental():
+        task.search.open(task.number).optimize(partial(_objective, task.search), n_trials=1, catch=TrainingStopped)
+
+
+def _objective(search: Search, trial: Any) -> float:
+    """The ECE of a trial's best epoch; one that is not accurate enough counts as worse than any that is."""
     optuna = require("optuna", extra="study")
-    states = optuna.trial.TrialState
-    batch = [
-        optuna.trial.Trial(study, one._trial_id)
-        for one in study.get_trials(states=(states.RUNNING,))
-        if one.user_attrs.get("owner") == search.owner
-    ]
-    while True:
-        counted = study.get_trials(states=(states.COMPLETE, states.PRUNED, states.RUNNING, states.FAIL))
-        left, total = _left(search, counted, engine.workers)
-        batch += [_ask(search, study, point) for point in left]
-        if not batch:
-            return
-        tasks = [_task(search, study, trial) for trial in batch]
-        before = len(counted) + len(left) - len(batch)
-        with closing(engine.map(run_trial, tasks)) as results:
-            for done, (number, result) in enumerate(results, 1):
-                _tell(search, study, batch[number], result)
-                if told is not None:
-                    told(before + done, total)
-        batch = []
-
-
-def _left(search: Search, trials: Sequence[Any], workers: int) -> tuple[list[dict[str, Any]], int]:
-    """The points to try next, empty ones for those that the sampler is to choose, and how many trials there will be.
-
-    A trial that failed is not tried again: the same training would fail again.
-    """
-    if search.sampler == "grid":
-        points = list(grid(list(search.axes)))
-        taken = [one.params for one in trials]
-        return [point for point in points if point not in taken], len(points)
-    return [{}] * min(max(search.trials - len(trials), 0), workers), search.trials
-
-
-def _ask(search: Search, study: Any, point: dict[str, Any]) -> Any:
-    if point:
-        study.enqueue_trial(point)
-    trial = study.ask()
-    for axis in search.axes:
-        axis.suggest(trial)
-    trial.set_user_attr("owner", search.owner)  # last: a trial with an owner is complete, and can be adopted
-    return trial
-
-
-def _task(search: Search, study: Any, trial: Any) -> Task:
-    recipe = search.with_params(trial.params)
+    trial.set_user_attr("owner", search.owner)
+    recipe = search.with_params({axis.name: axis.suggest(trial) for axis in search.axes})
+    first = trial.study.trials[trial.number].system_attrs.get("failed_trial", trial.number)
     # By study, as one folder may see searches of several spaces, and each counts its trials from 0.
-    run = str(search.folder.absolute() / "trials" / study.study_name / f"{trial.number:04d}")
-    return Task(recipe, run, trial._trial_id, search.address, study.study_name, search.sampler == "tpe")
-
-
-def run_trial(task: Task) -> dict[str, float] | str:
-    """Train, and return the best epoch's numbers; or ``"pruned"``, or why training had to stop."""
-    optuna = require("optuna", extra="study")
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    pruner = optuna.pruners.MedianPruner(n_startup_trials=3, n_warmup_steps=task.recipe.epochs // WARMUP)
-    study = optuna.load_study(study_name=task.study, storage=task.address, pruner=pruner)
-    trial = optuna.trial.Trial(study, task.trial)
-    folder = RunFolder(Path(task.run))
+    folder = RunFolder(search.folder.absolute() / "trials" / search.name / f"{first:04d}")
     folder.path.mkdir(parents=True, exist_ok=True)
-    known = len(study.trials[trial.number].intermediate_values)
 
     def prunes(row: dict[str, float]) -> bool:
         """Judge an epoch by its NLL: early on, an ECE is small for reasons that do not last."""
-        if row["epoch"] >= known:
-            trial.report(row["val/nll"], int(row["epoch"]))
-        return task.prunes and bool(trial.should_prune())
+        trial.report(row["val/nll"], int(row["epoch"]))
+        return search.sampler == "tpe" and bool(trial.should_prune())
 
     with hold(folder.path / ".lock", wait=True):
         try:
-            return _train(task.recipe, folder, prunes)
+            numbers = _train(recipe, folder, prunes)
         except TrainingStopped as error:
-            return str(error)
+            trial.set_user_attr("why", str(error))
+            raise
+    if numbers is None:
+        raise optuna.TrialPruned
+    trial.study.set_user_attr("n", int(numbers.pop("n")))
+    for name, value in numbers.items():
+        trial.set_user_attr(name, value)
+    done = trial.study.get_trials(states=(optuna.trial.TrialState.COMPLETE,))
+    short = _floor(search, [*(one.user_attrs["accuracy"] for one in done), numbers["accuracy"]]) - numbers["accuracy"]
+    return numbers["ece"] if short <= 0 else 1 + short
 
 
-def _train(recipe: Recipe, folder: RunFolder, prunes: Callable[[dict[str, float]], bool]) -> dict[str, float] | str:
-    """Train epoch by epoch; what `acls.train.fit` does last, measuring on the test part, is left out."""
+def _train(recipe: Recipe, folder: RunFolder, prunes: Callable[[dict[str, float]], bool]) -> dict[str, float] | None:
+    """Train epoch by epoch to the best epoch's numbers; None for one that was pruned.
+
+    What `acls.train.fit` does last, measuring on the test part, is left out.
+    """
     with own_generator():
         session, at = Session(recipe), TrainState()
         _clear_unless_of(recipe, folder)
@@ -295,7 +306,7 @@ def _train(recipe: Recipe, folder: RunFolder, prunes: Callable[[dict[str, float]
             while at.epoch < recipe.epochs:
                 run_epoch(session, folder, at, silent, interrupted, [])
                 if prunes(at.history[-1]):
-                    return "pruned"
+                    return None
         row = at.history[at.best_epoch]
         numbers = {name: row[f"val/{name}"] for name in ("accuracy", "ece", "nll", "n")}
         return {**numbers, "epoch": at.best_epoch + 1}
@@ -313,21 +324,6 @@ def _portable(recipe: Recipe) -> dict[str, Any]:
     plain = to_plain(recipe)
     plain["data"].pop("root")
     return plain
-
-
-def _tell(search: Search, study: Any, trial: Any, result: dict[str, float] | str) -> None:
-    """Store a trial's numbers; one that is not accurate enough counts as worse than any that is."""
-    states = require("optuna", extra="study").trial.TrialState
-    if isinstance(result, str):
-        trial.set_user_attr("why", result)
-        study.tell(trial, state=states.PRUNED if result == "pruned" else states.FAIL, skip_if_finished=True)
-        return
-    study.set_user_attr("n", int(result.pop("n")))
-    for name, value in result.items():
-        trial.set_user_attr(name, value)
-    others = [one.user_attrs["accuracy"] for one in study.get_trials(states=(states.COMPLETE,))]
-    short = _floor(search, [*others, result["accuracy"]]) - result["accuracy"]
-    study.tell(trial, result["ece"] if short <= 0 else 1 + short)
 
 
 def _floor(search: Search, accuracies: Sequence[float]) -> float:

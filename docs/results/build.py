@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from acls.report.figures import heatmap, margins, overlay, pareto
+from acls.report.figures import reliability, sweeps
 from acls.report.figures.style import canvas, save
 from acls.report.page import write
 from acls.report.results import RANKED, marks_of, metric, results_table
@@ -491,13 +491,13 @@ def _margins() -> object:
         for form, by_margin in sweep().items()
         if by_margin
     }
-    margins.draw(margins.prepare(values), ax)
+    sweeps.draw_sweep(sweeps.prepare_sweep(values), ax)
     return drawn
 
 
 def _grid() -> object:
     drawn, (ax,) = canvas()
-    heatmap.draw(heatmap.prepare(grid()), ax)
+    sweeps.draw_grid(sweeps.prepare_grid(grid()), ax)
     return drawn
 
 
@@ -507,7 +507,7 @@ def _pareto(study: Study) -> object:
         rows = study.of(method)
         shown[method] = [(row.result.get("accuracy") or 0.0, row.result.get("ece") or 0.0) for row in rows]
     drawn, (ax,) = canvas(width=7.0, height=4.5)
-    pareto.draw(pareto.prepare(shown), ax)
+    sweeps.draw_front(sweeps.prepare_front(shown), ax)
     return drawn
 
 
@@ -518,7 +518,7 @@ def _overlay() -> object:
         suite = CIFAR.of(method)[0].result.suite
         assert suite is not None
         shown[title] = suite.bins.reliability()
-    overlay.draw(overlay.prepare(shown), ax)
+    reliability.draw_overlay(reliability.prepare_overlay(shown), ax)
     return drawn
 
 

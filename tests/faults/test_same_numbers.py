@@ -7,7 +7,7 @@ import torch
 from acls.calibrators import Calibrator, Temperature
 from acls.cli import main
 from acls.predictions import Predictions, open_batches
-from acls.report.page.measuring import cross_fitted
+from acls.report.page.sources import cross_fitted
 
 
 @pytest.fixture

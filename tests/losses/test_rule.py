@@ -23,7 +23,7 @@ from acls.losses import (
     rule_loss,
     table,
 )
-from acls.report.figures import smoothing as figure1
+from acls.report.figures import regulariser
 from tests.contract.losses import inputs, value_and_gradient
 
 
@@ -132,7 +132,7 @@ def test_methods_lists_every_method(capsys):
 
 
 def test_figure_1_shows_the_parabola_and_the_line(tmp_path, capsys):
-    data = figure1.prepare()
+    data = regulariser.prepare_smoothing()
     crl, acls = data.lowered["ACR (CRL)"], data.lowered["ACR (ACLS)"]
     peak = max(range(len(crl)), key=crl.__getitem__)
     assert data.confidence[peak] == pytest.approx(0.5, abs=0.05)

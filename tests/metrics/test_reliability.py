@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from acls.metrics import Bins, Confidences
-from acls.report.figures.reliability import prepare, wilson
+from acls.metrics.distributions import wilson
+from acls.report.figures.reliability import prepare
 from tests.metrics.made import as_triples, confidences
 from tests.reference import metrics as oracle
 

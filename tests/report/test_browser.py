@@ -9,7 +9,7 @@ import pytest
 from acls.metrics import Suite
 from acls.predictions import Predictions
 from acls.report.page import of_run, write
-from acls.report.page.sums import OFFERED
+from acls.report.page.diagram_data import OFFERED
 from tests.report.chromium import FLAGS, find_or_install
 from tests.report.made import predictions, run, subject
 

@@ -10,22 +10,10 @@ from matplotlib import rcParams
 from acls.errors import InputError
 from acls.losses import ACLS, CE, MbLS
 from acls.metrics import ClasswiseBins, Suite
-from acls.report.figures import (
-    activity,
-    boundary,
-    classes,
-    epochs,
-    heatmap,
-    histogram,
-    maps,
-    margins,
-    overlay,
-    pareto,
-    reliability,
-)
-from acls.report.figures.smooth import smooth_curve
+from acls.metrics.distributions import wilson
+from acls.report.figures import regulariser, reliability, segmentation, sweeps
+from acls.report.figures.reliability import smooth_curve
 from acls.report.figures.style import canvas, save, strip_under
-from acls.report.shares import wilson
 from tests.report.made import confidences, predictions
 
 
@@ -55,17 +43,23 @@ def prepared(suite):
     scores, labels = dense()
     found, cells = suite.bins.reliability(), suite.confidences.cells()
     return {
-        "reliability": (reliability, reliability.prepare(found, cells)),
-        "overlay": (overlay, overlay.prepare({"one": found, "two": found})),
-        "classes": (classes, classes.prepare(suite.classwise).classes[0]),
-        "histogram": (histogram, histogram.prepare(cells)),
-        "activity": (activity, activity.prepare(torch.linspace(0, 0.2, 50), "ACLS")),
-        "epochs": (epochs, epochs.prepare({"CE": [histories([0.3, 0.1]), histories([0.2, 0.2])]})),
-        "margins": (margins, margins.prepare({"ACLS": {6: [0.02, 0.03], 10: [0.01]}}, levels={"CE": 0.05})),
-        "heatmap": (heatmap, heatmap.prepare({(0.0, 0.0): [0.05], (0.1, 0.0): [0.02], (0.1, 0.01): [0.03]})),
-        "pareto": (pareto, pareto.prepare({"CE": [(0.9, 0.05)], "ACLS": [(0.91, 0.02)]})),
-        "maps": (maps, maps.prepare(scores[0], labels[0], ignore_index=255)),
-        "boundary": (boundary, boundary.prepare(scores, labels, ignore_index=255)),
+        "reliability": (reliability.draw, reliability.prepare(found, cells)),
+        "overlay": (reliability.draw_overlay, reliability.prepare_overlay({"one": found, "two": found})),
+        "classes": (reliability.draw_class, reliability.prepare_classes(suite.classwise).classes[0]),
+        "histogram": (reliability.draw_histogram, reliability.prepare_histogram(cells)),
+        "activity": (regulariser.draw_activity, regulariser.prepare_activity(torch.linspace(0, 0.2, 50), "ACLS")),
+        "epochs": (sweeps.draw_epochs, sweeps.prepare_epochs({"CE": [histories([0.3, 0.1]), histories([0.2, 0.2])]})),
+        "margins": (
+            sweeps.draw_sweep,
+            sweeps.prepare_sweep({"ACLS": {6: [0.02, 0.03], 10: [0.01]}}, levels={"CE": 0.05}),
+        ),
+        "heatmap": (
+            sweeps.draw_grid,
+            sweeps.prepare_grid({(0.0, 0.0): [0.05], (0.1, 0.0): [0.02], (0.1, 0.01): [0.03]}),
+        ),
+        "pareto": (sweeps.draw_front, sweeps.prepare_front({"CE": [(0.9, 0.05)], "ACLS": [(0.91, 0.02)]})),
+        "maps": (segmentation.draw_map, segmentation.prepare_map(scores[0], labels[0], ignore_index=255)),
+        "boundary": (segmentation.draw_boundary, segmentation.prepare_boundary(scores, labels, ignore_index=255)),
     }
 
 
@@ -74,10 +68,10 @@ NAMES = list(prepared(Suite.of(9 * torch.eye(3).repeat(9, 1), torch.arange(27) %
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_figure_draws_in_every_format_and_leaves_matplotlib_as_it_was(name, suite, tmp_path):
-    module, data = prepared(suite)[name]
+    draw, data = prepared(suite)[name]
     before = dict(rcParams)
     figure, (ax,) = canvas()
-    module.draw(data, ax)
+    draw(data, ax)
     marks = [*ax.patches, *ax.lines, *ax.collections, *ax.images]
     assert marks, "nothing was drawn"
     assert name == "maps" or ax.get_xlabel() or name == "classes"
@@ -166,7 +160,7 @@ def test_a_curve_of_one_confidence_does_not_fail():
 def test_the_class_grid_has_each_classs_own_bins(p, suite):
     probability = torch.from_numpy(np.exp(p.scores.numpy().astype(np.float64))).double()
     probability = (probability / probability.sum(1, keepdim=True)).numpy()
-    grid = classes.prepare(suite.classwise, [f"class {k}" for k in range(4)])
+    grid = reliability.prepare_classes(suite.classwise, [f"class {k}" for k in range(4)])
     assert [one.name for one in grid.classes] == ["class 0", "class 1", "class 2", "class 3"]
     edges = np.linspace(0, 1, 16)
     for k, one in enumerate(grid.classes):
@@ -182,16 +176,16 @@ def test_the_class_grid_has_each_classs_own_bins(p, suite):
 def test_of_many_classes_the_worst_calibrated_are_shown():
     many = predictions(n=500, classes=40)
     found = ClasswiseBins.of(many.scores, many.labels)
-    grid = classes.prepare(found, most=6)
+    grid = reliability.prepare_classes(found, most=6)
     assert grid.left_out == 34
     assert [one.ece for one in grid.classes] == sorted(found.ece_by_class().tolist(), reverse=True)[:6]
     with pytest.raises(InputError, match="3 names for 40 classes"):
-        classes.prepare(found, ["a", "b", "c"])
+        reliability.prepare_classes(found, ["a", "b", "c"])
 
 
 def test_the_histogram_counts_right_and_wrong(p, suite):
     confidence, right = confidences(p)
-    data = histogram.prepare(suite.confidences.cells(), bins=10)
+    data = reliability.prepare_histogram(suite.confidences.cells(), bins=10)
     edges = np.linspace(0, 1, 11).astype(np.float32)
     place = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, 9)
     assert data.right == np.bincount(place[right], minlength=10).tolist()
@@ -201,9 +195,9 @@ def test_the_histogram_counts_right_and_wrong(p, suite):
 
 def test_activity_is_the_share_of_samples_whose_regulariser_is_not_zero():
     logits, target = torch.tensor([[9.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 2.0, 0.0]]), torch.tensor([0, 1, 1])
-    values = activity.penalties(MbLS(margin=6.0, reduction="none"), logits, target)
+    values = regulariser.penalties(MbLS(margin=6.0, reduction="none"), logits, target)
     assert values.shape == (3,)
-    found = activity.prepare(values)
+    found = regulariser.prepare_activity(values)
     assert found.inactive == pytest.approx(2 / 3)
     assert sum(found.shares) == pytest.approx(1)
     assert found.shares[-1] == pytest.approx(1 / 3), "what is beyond the largest value counts as it"
@@ -212,32 +206,32 @@ def test_activity_is_the_share_of_samples_whose_regulariser_is_not_zero():
 def test_activity_refuses_what_has_no_value_a_sample():
     logits, target = torch.randn(5, 3), torch.zeros(5).long()
     with pytest.raises(InputError, match="no regulariser"):
-        activity.penalties(CE(reduction="none"), logits, target)
+        regulariser.penalties(CE(reduction="none"), logits, target)
     with pytest.raises(InputError, match='reduction="none"'):
-        activity.penalties(ACLS(margin=1.0), logits, target)
+        regulariser.penalties(ACLS(margin=1.0), logits, target)
     with pytest.raises(InputError, match="finite"):
-        activity.prepare(torch.tensor([float("nan")]))
+        regulariser.prepare_activity(torch.tensor([float("nan")]))
 
 
 def test_epochs_are_counted_from_one_and_averaged_over_the_seeds_that_reached_them():
-    line = epochs.prepare({"CE": [histories([0.3, 0.1]), histories([0.1, 0.2, 0.4])]}).methods["CE"]
+    line = sweeps.prepare_epochs({"CE": [histories([0.3, 0.1]), histories([0.1, 0.2, 0.4])]}).methods["CE"]
     assert line.epoch == [1, 2, 3]
     assert line.mean == pytest.approx([0.2, 0.15, 0.4])
     assert line.low == pytest.approx([0.1, 0.1, 0.4])
     assert line.high == pytest.approx([0.3, 0.2, 0.4])
     with pytest.raises(InputError, match="no val/nll"):
-        epochs.prepare({"CE": [histories([0.1])]}, "nll")
+        sweeps.prepare_epochs({"CE": [histories([0.1])]}, "nll")
 
 
 def test_the_sweep_has_its_margins_ascending():
-    at, mean, deviation = margins.prepare({"ACLS": {10: [0.01, 0.03], 2: [0.05]}}).methods["ACLS"]
+    at, mean, deviation = sweeps.prepare_sweep({"ACLS": {10: [0.01, 0.03], 2: [0.05]}}).methods["ACLS"]
     assert at == [2, 10]
     assert mean == pytest.approx([0.05, 0.02])
     assert deviation == pytest.approx([0, math.sqrt(2) * 0.01])
 
 
 def test_the_heat_map_finds_the_least_and_leaves_holes():
-    found = heatmap.prepare({(0.1, 0.0): [0.02, 0.04], (0.0, 0.0): [0.05], (0.1, 0.01): [0.02]})
+    found = sweeps.prepare_grid({(0.1, 0.0): [0.02, 0.04], (0.0, 0.0): [0.05], (0.1, 0.01): [0.02]})
     assert found.first == [0.0, 0.1]
     assert found.second == [0.0, 0.01]
     assert found.values == [[0.05, None], [pytest.approx(0.03), 0.02]]
@@ -247,7 +241,7 @@ def test_the_heat_map_finds_the_least_and_leaves_holes():
 def test_nothing_on_the_front_is_beaten_and_all_else_is():
     random = np.random.default_rng(1)
     points = {f"m{i}": [tuple(pair)] for i, pair in enumerate(random.random((60, 2)).round(1))}
-    found = pareto.prepare(points)
+    found = sweeps.prepare_front(points)
 
     def beats(one, other):
         no_worse = one.accuracy >= other.accuracy and one.ece <= other.ece
@@ -260,14 +254,14 @@ def test_nothing_on_the_front_is_beaten_and_all_else_is():
 
 def test_the_map_is_confidence_minus_correctness_with_holes_where_labels_do_not_count():
     scores, labels = dense()
-    found = maps.prepare(scores[0], labels[0], ignore_index=255)
+    found = segmentation.prepare_map(scores[0], labels[0], ignore_index=255)
     soft = scores[0].softmax(0)
     expected = soft.amax(0) - (soft.argmax(0) == labels[0]).float()
     assert torch.isnan(found.residual[0]).all()
     assert torch.allclose(found.residual[1:], expected[1:], atol=1e-6)
     assert found.confidence - found.accuracy == pytest.approx(float(expected[1:].mean()), abs=1e-5)
     with pytest.raises(InputError, match=r"\(N, K, H, W\)"):
-        maps.top_maps(scores[0], labels[0])
+        segmentation.top_maps(scores[0], labels[0])
 
 
 def test_distances_are_exact():
@@ -285,15 +279,15 @@ def test_distances_are_exact():
             edge[tuple(ahead)] |= change
             edge[tuple(behind)] |= change
         expected = distance_transform_edt(~edge)
-        assert torch.allclose(boundary.distance_to_boundary(labels), torch.from_numpy(expected))
-    assert torch.isinf(boundary.distance_to_boundary(torch.zeros(4, 4).long())).all()
+        assert torch.allclose(segmentation.distance_to_boundary(labels), torch.from_numpy(expected))
+    assert torch.isinf(segmentation.distance_to_boundary(torch.zeros(4, 4).long())).all()
 
 
 def test_groups_by_distance_hold_every_pixel_once_and_their_own_ece():
     scores, labels = dense(n=4, side=30)
-    found = boundary.prepare(scores, labels, ignore_index=255, edges=(0, 2, 6))
+    found = segmentation.prepare_boundary(scores, labels, ignore_index=255, edges=(0, 2, 6))
     assert sum(group.n for group in found.groups) == int((labels != 255).sum())
-    distance = torch.stack([boundary.distance_to_boundary(one) for one in labels])
+    distance = torch.stack([segmentation.distance_to_boundary(one) for one in labels])
     near = (distance < 2) & (labels != 255)
     first = found.groups[0]
     assert first.n == int(near.sum())
@@ -309,7 +303,7 @@ def test_the_boundary_interval_is_over_images():
     right = torch.from_numpy(random.random(40) < 0.7)
     scores = torch.nn.functional.one_hot(torch.where(labels == 255, 0, labels), 3).permute(0, 3, 1, 2) * 2.0
     scores[~right] = scores[~right].roll(1, 1)
-    group = boundary.prepare(scores, labels, ignore_index=255, edges=(0,)).groups[0]
+    group = segmentation.prepare_boundary(scores, labels, ignore_index=255, edges=(0,)).groups[0]
     means = [right.numpy()[random.integers(0, 40, 40)].mean() for _ in range(4000)]
     assert group.half == pytest.approx(1.96 * np.std(means), rel=0.1)
     as_if_independent = 1.96 * math.sqrt(group.accuracy * (1 - group.accuracy) / group.n)

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from acls import write_report
+from acls.cli import main
 from acls.errors import InputError
 from acls.metrics import Suite
 from acls.metrics.estimates import Estimate
@@ -17,11 +19,11 @@ from acls.metrics.significance import Floor
 from acls.predictions import Predictions, open_batches
 from acls.report.page import of_path, of_run, of_study, rank_subjects, render, results, told_apart, write
 from acls.report.page.build import embedded
-from acls.report.page.measuring import KEPT, cross_fitted, mapped
-from acls.report.page.pictures import of_files
-from acls.report.page.png import LARGEST, data_address, encode
-from acls.report.page.sums import OFFERED, binned, by_class
-from acls.report.page.words import verdict
+from acls.report.page.diagram_data import OFFERED, binned, by_class
+from acls.report.page.overview import decisions, verdict
+from acls.report.page.pictures import LARGEST, data_address, encode, of_files
+from acls.report.page.sources import KEPT, cross_fitted, mapped
+from acls.report.page.subjects import named
 from acls.results import Result, evaluate
 from acls.results.details import MISTAKES
 from acls.study.store import Row, Store
@@ -129,7 +131,7 @@ def test_slices_are_cross_fitted_as_the_whole(folder):
 def test_a_temperature_is_fitted_in_bounded_memory(monkeypatch):
     p = predictions(n=4000)
     _, t = cross_fitted([p])
-    monkeypatch.setattr("acls.report.page.measuring.KEPT", 4 * 1000)
+    monkeypatch.setattr("acls.report.page.sources.KEPT", 4 * 1000)
     _, near = cross_fitted([p[start : start + 500] for start in range(0, 4000, 500)])
     assert near == pytest.approx(t, rel=0.2)
     assert near != t
@@ -264,21 +266,6 @@ def test_the_policy_allows_our_script_alone_and_no_request(overconfident):
     assert "https://" not in text
 
 
-def test_fifty_runs_of_a_hundred_classes_stay_under_six_megabytes(folder):
-    one = subject(folder, name="many.npz", n=3000, classes=100)
-    picture = data_address(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8))
-    history = tuple({"epoch": e, "val/ece": e * 0.0123456, "val/nll": 1 / (e + 1)} for e in range(200))
-    fifty = [
-        replace(one, method=f"method {i // 5}", seed=i % 5, history=history, states=tuple(
-                    replace(state, method=f"method {i // 5}", seed=i % 5) for state in one.states),
-                pictures={m.row: f"{picture}{i}" for m in one.mistakes})
-        for i in range(50)
-    ]  # fmt: skip
-    text = render(fifty, title="fifty")
-    assert len(text.encode()) < 6_000_000
-    assert len(page_data(text)["subjects"]) == 50
-
-
 def test_a_run_has_its_curves_pictures_settings_and_versions(tmp_path):
     found = of_run(run(tmp_path / "run"), replicates=10)
     assert found.method == "ACLS(margin=6.0)"
@@ -365,7 +352,7 @@ def test_a_method_of_two_studies_keeps_the_seeds_of_each(tmp_path):
 
 def test_what_is_named_twice_is_refused(tmp_path):
     run(tmp_path / "a", loss="CE()")
-    with pytest.raises(InputError, match="a came 2 times: name each run, study and file once"):
+    with pytest.raises(InputError, match=r"expected each run, study and file once, got .*a 2 times"):
         found_in(tmp_path, tmp_path / "a")
 
 
@@ -422,3 +409,45 @@ def test_a_file_of_pickled_pictures_is_refused(tmp_path):
     np.save(tmp_path / "bad.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
     with pytest.raises(InputError, match="cannot read pictures"):
         of_files(tmp_path / "bad.npy")
+
+
+def test_a_page_of_200_runs_stays_under_six_megabytes(folder, tmp_path):
+    """A hundred classes, a hundred epochs, mistakes with pictures: 40 methods, five seeds."""
+    wide = subject(folder, name="many.npz", n=3000, classes=100)
+    picture = data_address(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8))
+    one = of_run(run(tmp_path / "run", n=20), replicates=0)
+    epochs = [{**row, "val/logit_gap": 12.3456, "val/regulariser_active": 0.98765} for row in one.history]
+    whole = replace(wide, history=tuple(epochs * 20), settings=one.settings, environment=one.environment)
+    many = [
+        named(
+            replace(whole, seed=i % 5, pictures={mistake.unit: f"{picture}{i}" for mistake in wide.mistakes}),
+            f"ACLS(margin={i // 5}.0, lambda1=0.05)",
+        )
+        for i in range(200)
+    ]
+    text = render(many, title="200 runs")
+    assert len(page_data(text)["subjects"]) == 200
+    assert len(text.encode()) < 6_000_000
+
+
+def test_the_page_says_from_which_confidence_on_to_accept(folder, overconfident):
+    decision = overconfident.as_is.result.decide(0.1)
+    assert decision.threshold is not None
+    page = render([overconfident], title="one", max_error=0.1)
+    assert f"<li>{decision}</li>" in page
+    assert "Accept automatically" not in render([overconfident], title="one")
+    both = decisions([overconfident, replace(overconfident, method="other", states=(stored("other", 1),))], 0.1)
+    assert both[0] == f"{overconfident.title}: {decision}"
+    assert both[1].startswith("other: no threshold was chosen: a stored result has no confidences")
+
+
+def test_the_command_and_python_put_the_decision_on_the_page(tmp_path, capsys):
+    p = predictions(n=2000)
+    decision = evaluate(p).decide(0.05)
+    p.save(tmp_path / "p.npz")
+    out = tmp_path / "page.html"
+    assert main(["report", str(tmp_path / "p.npz"), "--out", str(out), "--max-error", "5%", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["decisions"] == [str(decision)]
+    assert str(decision) in out.read_text()
+    write_report(tmp_path / "own.html", p.scores, p.labels, "logits", max_error=0.05)
+    assert str(decision) in (tmp_path / "own.html").read_text()

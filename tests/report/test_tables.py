@@ -80,3 +80,11 @@ def test_latex_compiles_where_there_is_a_compiler(table, tmp_path):
     body = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}" + table.latex() + "\\end{document}"
     (tmp_path / "t.tex").write_text(body)
     subprocess.run(["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"], cwd=tmp_path, check=True)
+
+
+def test_a_column_that_is_empty_in_every_row_can_be_left_out():
+    table = Table(["net", "debiased", "ECE %", "note"], [["a", "", "5.3"], ["b", "", "6.1", ""]])
+    table.marks[1, 2] = "best"
+    assert table.filled().header == ["net", "ECE %"]
+    assert table.filled().marks == {(1, 1): "best"}
+    assert Table(["net"], []).filled().header == ["net"]

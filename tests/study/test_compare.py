@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,9 +16,11 @@ import torch
 from acls.cli import main
 from acls.cli.compare import _seeds
 from acls.errors import InputError
-from acls.predictions import Predictions
+from acls.predictions import Predictions, readers
 from acls.report.page import of_file, rank_subjects
 from acls.study.store import Store
+from acls.train.session import Session
+from tests.study.quick import HERE
 
 
 @pytest.fixture
@@ -171,3 +174,27 @@ def test_ctrl_c_saves_and_says_how_to_go_on(words, folder, run, told, tmp_path):
     assert (metrics.parent / "resume.safetensors").exists()
     assert not (metrics.parent / "summary.json").exists()
     assert Store(study).rows() == []
+
+
+def test_after_training_each_predictions_file_is_read_once_and_each_part_predicted_once(tmp_path, monkeypatch):
+    """Training, post-hoc methods, ranking, table and page: one reading of each file serves all of them."""
+    read, passes = Counter(), Counter()
+    opened, predicted = readers._open, Session.outputs
+
+    def count_reads(path, *rest):
+        read[Path(path).relative_to(tmp_path).as_posix()] += 1
+        return opened(path, *rest)
+
+    def count_passes(self, part, **options):
+        name = next(name for name in ("train", "val", "test") if getattr(self.data, name) is part)
+        passes[self.recipe.seed, name] += 1
+        return predicted(self, part, **options)
+
+    monkeypatch.setattr(readers, "_open", count_reads)
+    monkeypatch.setattr(Session, "outputs", count_passes)
+    monkeypatch.setattr("acls.cli.compare.engine_of", lambda args: HERE)
+    settings = ["--epochs", "2", "--limit-batches", "2", "--methods", "CE, ACLS", "--seeds", "1", "--quiet"]
+    assert main(["compare", "digits_cnn", "--out", str(tmp_path / "study"), *settings]) == 0
+    parts = ("predictions/val.safetensors", "predictions/test.safetensors")
+    assert read == {f"study/runs/{run}/{part}": 1 for run in ("ACLS-margin=6.0-1", "CE-1") for part in parts}
+    assert passes == {(1, "val"): 2 * (2 + 1), (1, "test"): 2}  # two networks: after each epoch, and at the end

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import sqlite3
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,7 @@ from acls.study import tune as tuning
 from acls.study.space import grid, parse_space
 from acls.study.tune import Search, tune
 from acls.train import loop
-from tests.study.quick import HERE, Here
+from tests.study.quick import HERE
 from tests.train.quick import digits
 
 
@@ -24,15 +25,25 @@ def search(folder, space="margin=1|9", **changes):
     return Search(folder, recipe, tuple(parse_space(space)), **changes)
 
 
-class Breaks(Here):
-    """Stops for good after so many tasks, as a kill would: what the task had told no one is lost."""
+@pytest.fixture
+def breaks(monkeypatch):
+    """Stop training for good in the second trial's last epoch, as Ctrl-C does; by a kill the trial stays as it was."""
+    whole, begun = tuning.run_epoch, []
 
-    def map(self, function, tasks):
-        for number, task in enumerate(tasks):
-            if number == 1:
-                function(task)
-                raise KeyboardInterrupt
-            yield number, function(task)
+    def stop(session, folder, at, *rest):
+        begun.append(folder.path.name)
+        if begun[-1] != begun[0] and at.epoch == 1:
+            raise KeyboardInterrupt
+        whole(session, folder, at, *rest)
+
+    monkeypatch.setattr(tuning, "run_epoch", stop)
+    yield
+    monkeypatch.setattr(tuning, "run_epoch", whole)
+
+
+def numbers(found):
+    """What must be the same of two searches: all but the numbers and the order of their trials."""
+    return sorted((str(one.params), one.accuracy, one.ece, one.nll, one.epoch) for one in found.trials)
 
 
 def test_a_grid_tries_every_point_once(tmp_path):
@@ -66,19 +77,29 @@ def test_numbers_are_those_of_the_best_epoch_on_validation(tmp_path):
         assert found.n == int(row["val/n"])
 
 
-def test_a_search_goes_on_where_it_was_stopped_and_finds_the_same(tmp_path, monkeypatch):
-    space = "margin=1|5|9"
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_search_goes_on_where_it_was_stopped_and_finds_the_same(tmp_path, monkeypatch, breaks, killed):
+    part = search(tmp_path / "broken", "margin=1|5|9")
     with pytest.raises(KeyboardInterrupt):
-        tune(search(tmp_path / "broken", space), Breaks(workers=1, threads=1))
-    trained = []
-    whole = tuning._train
-    monkeypatch.setattr(tuning, "_train", lambda recipe, *rest: trained.append(recipe) or whole(recipe, *rest))
-    found = tune(search(tmp_path / "broken", space), HERE)
-    assert [recipe.loss.fields["margin"] for recipe in trained] == [5, 9]  # the first is stored, the second adopted
-    assert found.trials == tune(search(tmp_path / "whole", space), HERE).trials
-    trained.clear()
-    assert tune(search(tmp_path / "broken", space), HERE) == found
-    assert trained == []
+        tune(part, HERE)
+    if killed:  # then nobody told the storage
+        with sqlite3.connect(part.folder / "tune.sqlite") as database:
+            database.execute("UPDATE trials SET state = 'RUNNING' WHERE state = 'FAIL'")
+    monkeypatch.undo()
+    whole, epochs = tuning.run_epoch, []
+
+    def told(session, folder, at, *rest):
+        epochs.append((folder.path.name, at.epoch))
+        whole(session, folder, at, *rest)
+
+    monkeypatch.setattr(tuning, "run_epoch", told)
+    found = tune(part, HERE)
+    assert sorted(epochs) == [("0001", 1), ("0002", 0), ("0002", 1)]  # the first had ended, the second had one left
+    assert found.failed == 0
+    epochs.clear()
+    assert tune(part, HERE) == found
+    assert epochs == []
+    assert numbers(found) == numbers(tune(search(tmp_path / "whole", "margin=1|5|9"), HERE))
 
 
 def test_another_search_in_the_same_folder_has_numbers_of_its_own(tmp_path):
@@ -94,13 +115,13 @@ def test_a_run_that_a_deleted_database_left_behind_is_not_another_trials(tmp_pat
     assert tune(other, HERE) == tune(search(tmp_path / "alone", "optim.lr=0.1|0.01"), HERE)
 
 
-def test_a_trial_goes_on_although_the_data_was_moved(tmp_path, monkeypatch):
+def test_a_trial_goes_on_although_the_data_was_moved(tmp_path, monkeypatch, breaks):
     with pytest.raises(KeyboardInterrupt):
-        tune(search(tmp_path), Breaks(workers=1, threads=1))
+        tune(search(tmp_path), HERE)
+    monkeypatch.undo()
     for path in tmp_path.rglob("recipe.yaml"):
         stored = load_recipe(path)
         save_recipe(replace(stored, data=replace(stored.data, root="elsewhere")), path)
-    monkeypatch.setattr(tuning, "run_epoch", None)  # both trials had finished, though only one was told
     assert len(tune(search(tmp_path), HERE).trials) == 2
 
 
@@ -189,7 +210,7 @@ def test_spaces_that_cannot_be_are_refused_before_training(tmp_path, space, mess
     ("space", "message"),
     [
         ("margin=2|b", "margin='b'.*expected a finite number"),
-        ("margin=2|nan", "margin nan, but a finite number is called for"),
+        ("margin=2|nan", "margin: expected a finite number in the space, got nan"),
         ("lambda1=0.1|0.2,margin=1|-1", "not negative"),
         ("margin=1|2,optim.lr=0.1|fast", "optim.lr: expected a number in .*, got 'fast'"),
     ],

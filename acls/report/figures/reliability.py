@@ -1,29 +1,33 @@
-"""Reliability diagram: how often the model was right, by how sure it was."""
+"""Reliability diagrams, of all predictions, of several methods and of each class, and where the confidences are."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, cast
 
 import torch
+from torch import Tensor
 
+from acls.errors import InputError
 from acls.metrics.bins import Reliability, bin_of
 from acls.metrics.cells import Cells
-from acls.report.figures.smooth import Curve, smooth_curve
-from acls.report.figures.style import GREY, INK, LEGEND, PALETTE, SMALL, strip_under, tidy
-from acls.report.shares import wilson
+from acls.metrics.classwise import ClasswiseBins
+from acls.metrics.distributions import wilson
+from acls.report.figures.style import GREY, INK, LEGEND, PALETTE, SMALL, canvas, colour, marker, strip_under, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
 
 _ACCURACY, _BAR, _GAP = PALETTE[0], PALETTE[5], PALETTE[1]
 _BARS = 40
 
 
 @dataclass(frozen=True)
-class Row:
+class DiagramBin:
     """A bin that holds samples, with the 95 % interval of its accuracy."""
 
     lower: float
@@ -39,7 +43,7 @@ class Row:
 class ReliabilityDiagram:
     """What the diagram shows: the bins that hold samples, and the whole."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[DiagramBin, ...]
     n: int
     ece: float
     confidence: float
@@ -50,7 +54,7 @@ class ReliabilityDiagram:
     """Accuracy as a smooth function of confidence, where the single confidences were given."""
 
     def table(self) -> list[dict[str, float]]:
-        """A plain row a bin, for CSV or JSON."""
+        """A plain row per bin, for CSV or JSON."""
         return [asdict(row) for row in self.rows]
 
 
@@ -65,7 +69,7 @@ def prepare(found: Reliability, cells: Cells | None = None) -> ReliabilityDiagra
     for lower, upper, count, confidence, accuracy in zip(*(column.tolist() for column in columns), strict=True):
         if count:
             accuracy = min(accuracy, 1.0)  # of hits shared among ties, by rounding
-            rows.append(Row(lower, upper, count, confidence, accuracy, *wilson(accuracy, count)))
+            rows.append(DiagramBin(lower, upper, count, confidence, accuracy, *wilson(accuracy, count)))
     n = sum(row.count for row in rows)
     error = math.fsum(row.count * abs(row.confidence - row.accuracy) for row in rows)
     confidence = math.fsum(row.count * row.confidence for row in rows)
@@ -74,14 +78,10 @@ def prepare(found: Reliability, cells: Cells | None = None) -> ReliabilityDiagra
     histogram = tuple((row.lower, row.upper, row.count) for row in rows)
     curve = None
     if cells is not None and n:
-        histogram, curve = _histogram(cells), smooth_curve(cells)
+        bars, curve = prepare_histogram(cells, _BARS), smooth_curve(cells)
+        counts = [right + wrong for right, wrong in zip(bars.right, bars.wrong, strict=True)]
+        histogram = tuple(part for part in zip(bars.edges, bars.edges[1:], counts, strict=False) if part[2])
     return ReliabilityDiagram(tuple(rows), n, error / whole, confidence / whole, right / whole, histogram, curve)
-
-
-def _histogram(cells: Cells) -> tuple[tuple[float, float, int], ...]:
-    where = bin_of((cells.confidence / cells.count.clamp(min=1)).flatten(), _BARS)
-    counts = torch.bincount(where, weights=cells.count.flatten().double(), minlength=_BARS).tolist()
-    return tuple((at / _BARS, (at + 1) / _BARS, round(count)) for at, count in enumerate(counts) if count)
 
 
 def draw(data: ReliabilityDiagram, ax: Axes, strip: Axes | None = None) -> None:
@@ -131,3 +131,225 @@ def plot(found: Reliability, ax: Axes | None = None, *, cells: Cells | None = No
         _, (ax, strip) = strip_under()
     draw(prepare(found, cells), ax, strip)
     return cast("Figure", ax.get_figure()), ax
+
+
+ENOUGH = 10.0
+"""Samples within the kernel that a point of the curve needs."""
+_FARTHEST = 12.0  # log-odds beyond which confidences count as the same: 1 - 6e-6
+_PLACES = 1201
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points of the curve and of its pointwise 95 % band, from the least confidence to the largest."""
+
+    confidence: list[float]
+    accuracy: list[float]
+    low: list[float]
+    high: list[float]
+
+
+def smooth_curve(cells: Cells, *, points: int = 201) -> Curve:
+    """Smooth what confidence exceeds accuracy by, and take it from the diagonal.
+
+    accuracy(t) = t - Σ (conf_i - hit_i) K(t, conf_i) / Σ K(t, conf_i), with a Gaussian K in the log-odds of confidence:
+    networks put most of theirs close to 1, and in confidence itself that crowd would outweigh all the rest. Smoothing
+    the residuals, not the hits, leaves the curve of a calibrated model on the diagonal. The bandwidth is Silverman's
+    rule, 0.9 min(σ, IQR / 1.34) n^(-1/5) (1986); the band takes (Σ K)² / Σ K² as the number of samples near a point.
+    """
+    mean = (cells.confidence / cells.count.clamp(min=1)).double().flatten()
+    place = (_odds(mean) / _FARTHEST + 1) / 2 * (_PLACES - 1)
+    index = place.round().long()  # as many places as the eye can tell apart, however many samples
+    count, residual = (
+        torch.bincount(index, weights=part.flatten().double(), minlength=_PLACES)
+        for part in (cells.count, cells.residual)
+    )
+    x = torch.linspace(-_FARTHEST, _FARTHEST, _PLACES, dtype=torch.float64)
+    t = torch.linspace(float(mean.min()), float(mean.max()), points, dtype=torch.float64)
+    kernel = torch.exp(-(((_odds(t)[:, None] - x) / _bandwidth(x, count)) ** 2) / 2)
+    mass = kernel @ count
+    near = mass**2 / (kernel**2 @ count).clamp(min=1e-300)
+    seen = near >= ENOUGH
+    t, accuracy = t[seen], (t - kernel @ residual / mass.clamp(min=1e-300)).clamp(0, 1)[seen]
+    ends = [wilson(share, n) for share, n in zip(accuracy.tolist(), near[seen].tolist(), strict=True)]
+    return Curve(t.tolist(), accuracy.tolist(), [low for low, _ in ends], [high for _, high in ends])
+
+
+def _odds(confidence: Tensor) -> Tensor:
+    return torch.logit(confidence.clamp(0, 1)).clamp(-_FARTHEST, _FARTHEST)
+
+
+def _bandwidth(x: Tensor, count: Tensor) -> float:
+    n = float(count.sum())
+    held = count.cumsum(0) / n
+    middle = float((x * count).sum()) / n
+    deviation = float((count * (x - middle) ** 2).sum() / n) ** 0.5
+    quarters = [float(x[int(torch.searchsorted(held, share))]) for share in (0.25, 0.75)]
+    # Where half of all confidences are the same, the deviation alone tells.
+    middle_half = (quarters[1] - quarters[0]) / 1.34 or deviation
+    rule: float = 0.9 * min(deviation, middle_half) * n**-0.2
+    return max(rule, 2 * float(x[1] - x[0]))
+
+
+FEWEST = 10
+"""Samples that a bin needs to be drawn: the accuracy of fewer is anything."""
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """The diagram of each method by its name."""
+
+    methods: dict[str, ReliabilityDiagram]
+
+
+def prepare_overlay(methods: Mapping[str, Reliability]) -> Overlay:
+    """Compute the diagrams of several methods' bins."""
+    return Overlay({name: prepare(found) for name, found in methods.items()})
+
+
+def draw_overlay(data: Overlay, ax: Axes) -> None:
+    """Draw a line per method: accuracy against confidence, with the 95 % interval of each bin as a bar."""
+    diagonal(ax)
+    for number, (name, one) in enumerate(data.methods.items()):
+        rows = [row for row in one.rows if row.count >= FEWEST]
+        x, y = [row.confidence for row in rows], [row.accuracy for row in rows]
+        errors = [[row.accuracy - row.low for row in rows], [row.high - row.accuracy for row in rows]]
+        ax.errorbar(
+            x, y, yerr=errors, color=colour(number), marker=marker(number), markersize=3.5, linewidth=1.2,
+            elinewidth=0.5, capsize=1, label=f"{name}: ECE {100 * one.ece:.2f} %", zorder=4,
+        )  # fmt: skip
+    ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy", aspect="equal")
+    ax.legend(loc="upper left", fontsize=SMALL, **LEGEND)
+    tidy(ax)
+
+
+@dataclass(frozen=True)
+class ConfidenceHistogram:
+    """Right and wrong predictions of each bin of confidence, and the means of the whole."""
+
+    edges: Sequence[float]
+    right: Sequence[int]
+    wrong: Sequence[int]
+    confidence: float
+    accuracy: float
+
+
+def prepare_histogram(cells: Cells, bins: int = 30) -> ConfidenceHistogram:
+    """Count right and wrong predictions, from ``suite.confidences.cells()``."""
+    count, confidence, right = (part.flatten().double() for part in (cells.count, cells.confidence, cells.right))
+    n = max(float(count.sum()), 1.0)
+    index = bin_of(confidence / count.clamp(min=1), bins)
+    hits, all_of_them = (torch.bincount(index, weights=part, minlength=bins).round() for part in (right, count))
+    return ConfidenceHistogram(
+        edges=[at / bins for at in range(bins + 1)],
+        right=[int(value) for value in hits.tolist()],
+        wrong=[int(value) for value in (all_of_them - hits).tolist()],
+        confidence=float(confidence.sum()) / n,
+        accuracy=float(right.sum()) / n,
+    )
+
+
+def draw_histogram(data: ConfidenceHistogram, ax: Axes) -> None:
+    """Draw both histograms over each other, counts on a logarithmic axis: few are wrong, and those matter."""
+    ax.stairs(data.right, data.edges, fill=True, color=PALETTE[5], label="right")
+    ax.stairs(data.wrong, data.edges, color=PALETTE[1], linewidth=1.3, hatch="////", label="wrong")
+    ax.axvline(data.confidence, color=PALETTE[1], linewidth=1.2, label=f"mean confidence {100 * data.confidence:.1f} %")
+    ax.axvline(
+        data.accuracy, color=PALETTE[0], linewidth=1.2, linestyle="--", label=f"accuracy {100 * data.accuracy:.1f} %"
+    )
+    most = max(*data.right, *data.wrong, 1)
+    ax.set(xlim=(0, 1), yscale="log", ylim=(0.7, 20 * most), xlabel="confidence", ylabel="n")
+    ax.legend(loc="upper left", fontsize=SMALL, ncols=2, **LEGEND)
+    tidy(ax)
+
+
+COLUMNS = 5
+_MOST = 25
+
+
+@dataclass(frozen=True)
+class ClassDiagram:
+    """The bins of one class that hold samples."""
+
+    name: str
+    ece: float
+    labels: int
+    """How many samples are of this class."""
+    probability: list[float]
+    frequency: list[float]
+    low: list[float]
+    high: list[float]
+    count: list[int]
+
+
+@dataclass(frozen=True)
+class ClassGrid:
+    """The classes shown, the worst calibrated first where not all are."""
+
+    classes: tuple[ClassDiagram, ...]
+    left_out: int = 0
+
+
+def prepare_classes(found: ClasswiseBins, names: Sequence[str] = (), *, most: int = _MOST) -> ClassGrid:
+    """Compute every class's diagram; of more than ``most`` classes, those with the largest classwise ECE."""
+    by_class = found.ece_by_class()
+    n_classes = by_class.numel()
+    if names and len(names) != n_classes:
+        raise InputError(f"there are {len(names)} names for {n_classes} classes")
+    order = list(range(n_classes))
+    if n_classes > most:
+        order = by_class.argsort(descending=True)[:most].tolist()
+    return ClassGrid(tuple(_class_diagram(found, k, names, float(by_class[k])) for k in order), n_classes - len(order))
+
+
+def _class_diagram(found: ClasswiseBins, k: int, names: Sequence[str], ece: float) -> ClassDiagram:
+    rows = [
+        (count, probability / count, min(events / count, 1.0))
+        for count, probability, events in zip(
+            found.samples[k].tolist(), found.probability[k].tolist(), found.events[k].tolist(), strict=True
+        )
+        if count
+    ]
+    ends = [wilson(frequency, count) for count, _, frequency in rows]
+    return ClassDiagram(
+        name=names[k] if names else str(k),
+        ece=ece,
+        labels=int(found.events[k].sum()),
+        probability=[probability for _, probability, _ in rows],
+        frequency=[frequency for _, _, frequency in rows],
+        low=[low for low, _ in ends],
+        high=[high for _, high in ends],
+        count=[count for count, _, _ in rows],
+    )
+
+
+def draw_class(data: ClassDiagram, ax: Axes) -> None:
+    """Draw one class: the frequency of the class against its probability, with 95 % intervals."""
+    diagonal(ax)
+    errors = [
+        [share - low for share, low in zip(data.frequency, data.low, strict=True)],
+        [high - share for share, high in zip(data.frequency, data.high, strict=True)],
+    ]
+    ax.errorbar(
+        data.probability, data.frequency, yerr=errors, color=PALETTE[0], ecolor=GREY, marker="o", markersize=2.2,
+        linewidth=1, elinewidth=0.7, zorder=4,
+    )  # fmt: skip
+    ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])
+    tidy(ax)
+    name = data.name if len(data.name) <= 14 else f"{data.name[:13]}…"
+    ax.set_title(f"{name}, {100 * data.ece:.2f} %", fontsize=SMALL)
+
+
+def class_figure(found: ClasswiseBins, names: Sequence[str] = (), *, most: int = _MOST) -> Figure:
+    """Return the grid of all classes; the number beside a name is its classwise ECE."""
+    data = prepare_classes(found, names, most=most)
+    columns = min(COLUMNS, max(len(data.classes), 1))
+    rows = -(-len(data.classes) // columns)
+    drawn, axes = canvas(rows, columns, width=7.2, height=1.62 * rows + 0.2)
+    for ax, one in zip(axes, data.classes, strict=False):
+        draw_class(one, ax)
+    for ax in axes[len(data.classes) :]:
+        ax.remove()
+    drawn.supxlabel("probability of the class", fontsize=SMALL + 1)
+    drawn.supylabel("frequency of the class", fontsize=SMALL + 1)
+    return drawn

@@ -29,7 +29,7 @@ class Panel:
 
 
 def prepare(found: Shift) -> list[Panel]:
-    """A panel a corruption, in the order they were measured."""
+    """A panel per corruption, in the order they were measured."""
     clean = [one for one in found.conditions if one.corruption == CLEAN]
     names = dict.fromkeys(one.corruption for one in found.conditions if one.corruption != CLEAN)
     panels = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,13 @@ def canvas(
     figure: Figure = figure_module.Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
     return figure, list(axes.flat)
+
+
+def drawn(draw: Callable[[Any, Axes], None], data: Any, **size: float) -> Figure:
+    """Return a figure of one pair of axes with the data drawn on it; ``size`` as in `canvas`."""
+    figure, (ax,) = canvas(**size)  # type: ignore[arg-type]
+    draw(data, ax)
+    return figure
 
 
 def strip_under(height: float = 4.4) -> tuple[Figure, list[Axes]]:

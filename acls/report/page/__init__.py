@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from acls.report.page.build import render, results, write
-from acls.report.page.naming import told_apart
-from acls.report.page.ranking import rank_subjects
 from acls.report.page.sources import Unfinished, holds_runs, of_file, of_path, of_run, of_study
-from acls.report.page.subjects import Mistake, Record, Subject
+from acls.report.page.subjects import Subject, rank_subjects, told_apart
+from acls.results import Record
+from acls.results.details import Mistake
 
 __all__ = [
     "Mistake",

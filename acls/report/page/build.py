@@ -1,7 +1,8 @@
 """Putting the page together: one HTML file that needs nothing else, and no network.
 
-The diagrams are SVG drawn by a small script of our own from sums (`acls.report.page.sums`), some 10 kB a network. A
-plotting library would add megabytes to every page (Plotly: 4.8 MB), and know nothing of bins, intervals and floors.
+The diagrams are SVG drawn by a small script of our own from sums (`acls.report.page.diagram_data`), some 10 kB per
+network. A plotting library would add megabytes to every page (Plotly: 4.8 MB), and know nothing of bins, intervals and
+floors.
 
 What comes from files, such as the names of methods and classes, is data: it is escaped in HTML, stands in a JSON block
 that no HTML parser can be made to leave, and the script writes it as text only. Should that fail, the page's policy
@@ -25,22 +26,23 @@ from typing import Any
 import acls
 from acls.errors import InputError
 from acls.metrics.catalogue import CATALOGUE, names
-from acls.report.page.naming import told_apart
-from acls.report.page.overview import lines_of, overview
-from acls.report.page.ranking import rank_subjects
+from acls.report.page.diagram_data import OFFERED, OFFERED_OF_MANY, binned, by_class, short
+from acls.report.page.overview import decisions, lines_of, overview, verdict
 from acls.report.page.sources import of_path
-from acls.report.page.subjects import AS_IS, Record, Subject, by_method, by_protocol, records
-from acls.report.page.sums import OFFERED, binned, by_class, short
-from acls.report.page.words import verdict
+from acls.report.page.subjects import Subject, by_method, by_protocol, rank_subjects, records, told_apart
 from acls.report.results import Marks, best_first, marks_of, networks_table, results_table
 from acls.report.results import by_method as records_by_method
 from acls.report.tables import Table
+from acls.results import Record
 from acls.storage import write_text
 from acls.study.ranking import Ranked
+from acls.study.runs import NONE
 
 CLASSES = 1000
 """Rows of classes in all, shared out among the networks: a page stays small with many of either."""
-PICTURES = 2_000_000
+MANY = 150
+"""Diagrams beyond which a page offers fewer numbers of bins."""
+PICTURES = 1_500_000
 """Bytes of pictures in all."""
 _FLOOR = (
     "The noise floor is the ECE that a perfectly calibrated model with the same confidences would show at the same n."
@@ -57,15 +59,18 @@ def write(
     *,
     title: str | None = None,
     ranked: Sequence[Ranked] | None = None,
+    max_error: float | None = None,
 ) -> None:
     """Write the page about a run, a study, a file, or subjects that were measured already; whole or not at all.
 
     Networks of one name that are no seeds of one method get names that tell them apart. ``ranked`` says which
-    differences between methods are more than chance; it is computed where it is None.
+    differences between methods are more than chance; it is computed where it is None. With ``max_error`` the page says
+    from which confidence on at most that share of predictions is wrong.
     """
     subjects = told_apart(of_path(source) if isinstance(source, str | Path) else source)
     named = title or _title(subjects)
-    write_text(path, render(subjects, title=named, ranked=rank_subjects(subjects) if ranked is None else ranked))
+    found = rank_subjects(subjects) if ranked is None else ranked
+    write_text(path, render(subjects, title=named, ranked=found, max_error=max_error))
 
 
 def _title(subjects: Sequence[Subject]) -> str:
@@ -78,7 +83,9 @@ def _title(subjects: Sequence[Subject]) -> str:
     return f"{name}: {len(methods)} methods" + (f", {len(seeds)} seeds" if len(seeds) > 1 else "")
 
 
-def render(subjects: Sequence[Subject], *, title: str, ranked: Sequence[Ranked] = ()) -> str:
+def render(
+    subjects: Sequence[Subject], *, title: str, ranked: Sequence[Ranked] = (), max_error: float | None = None
+) -> str:
     """The page as text."""
     if not subjects:
         raise InputError("a page needs at least one run or file")
@@ -91,6 +98,7 @@ def render(subjects: Sequence[Subject], *, title: str, ranked: Sequence[Ranked] 
         digest=digest,
         style=style,
         answer=html.escape(sentences[0]),
+        decisions="" if max_error is None else f"<ul>{_sentences(decisions(subjects, max_error))}</ul>",
         overview=overview(lines_of(subjects)) if len(subjects) > 1 else "",
         open="" if len(subjects) > 1 else " hidden",
         verdict=_sentences(sentences[1:]),
@@ -103,7 +111,7 @@ def render(subjects: Sequence[Subject], *, title: str, ranked: Sequence[Ranked] 
 
 
 def results(subjects: Sequence[Subject], ranked: Sequence[Ranked] = ()) -> list[Table]:
-    """The tables over seeds, one a protocol; the best is marked where it differs from the next by more than chance."""
+    """The tables over seeds, one per protocol; the best is marked where it differs by more than chance."""
     groups = by_protocol(records(subjects))
     return [results_table(group, _present(group), marks=marks_of(ranked)) for group in groups]
 
@@ -153,25 +161,26 @@ def _present(group: Sequence[Record]) -> list[str]:
 
 def _data(subjects: Sequence[Subject]) -> dict[str, Any]:
     pictures = _Pictures()
-    most = max(10, CLASSES // sum(len(subject.states) for subject in subjects))
+    diagrams = sum(len(subject.states) for subject in subjects)
+    most, offered = max(5, CLASSES // diagrams), OFFERED if diagrams <= MANY else OFFERED_OF_MANY
     return {
-        "bins": OFFERED,
-        "asIs": AS_IS,
+        "bins": offered,
+        "asIs": NONE,
         "metrics": {name: [shown.title, shown.scale, shown.decimals] for name, shown in CATALOGUE.items()},
-        "subjects": [_subject(subject, most, pictures) for subject in subjects],
+        "subjects": [_subject(subject, most, offered, pictures) for subject in subjects],
         "methods": list(by_method(subjects)),
         "pictures": pictures.addresses,
     }
 
 
-def _subject(subject: Subject, most: int, pictures: _Pictures) -> dict[str, Any]:
+def _subject(subject: Subject, most: int, offered: Sequence[int], pictures: _Pictures) -> dict[str, Any]:
     return {
         "method": subject.method,
         "seed": subject.seed,
         "source": subject.source,
         "names": subject.names,
         "byImage": subject.as_is.result.unit == "image",
-        "states": [_state(state, subject, most) for state in subject.states],
+        "states": [_state(state, subject, most, offered) for state in subject.states],
         "mistakes": [
             {
                 "row": one.row,
@@ -189,21 +198,21 @@ def _subject(subject: Subject, most: int, pictures: _Pictures) -> dict[str, Any]
     }
 
 
-def _state(state: Record, subject: Subject, most: int) -> dict[str, Any]:
+def _state(state: Record, subject: Subject, most: int, offered: Sequence[int]) -> dict[str, Any]:
     result, suite = state.result, state.result.suite
     scaled = state.posthoc == "Temperature" and subject.temperature is not None
     return {
         "name": state.posthoc,
         "n": result.n,
         "temperature": short(subject.temperature or 0.0) if scaled else None,
-        "note": "" if state.posthoc == AS_IS else subject.note,
+        "note": "" if state.posthoc == NONE else subject.note,
         "protocol": state.protocol,
         "numbers": {
             name: [_finite(part) for part in (one.value, one.low, one.high, result.get(f"{name}_floor"), one.debiased)]
             for name in CATALOGUE
             if (one := result.estimates.get(name)) is not None
         },
-        "binned": None if suite is None else binned(suite.confidences),
+        "binned": None if suite is None else binned(suite.confidences, offered),
         "classes": [] if suite is None or suite.classwise is None else by_class(suite.classwise, most),
     }
 

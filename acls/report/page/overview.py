@@ -1,4 +1,4 @@
-"""The page's first picture: every method's ECE before and after temperature scaling, the noise floor, the accuracy."""
+"""The page's first screen: which method is best and how sure that is, in sentences, and every method in a picture."""
 
 from __future__ import annotations
 
@@ -7,15 +7,22 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from acls.errors import InputError
 from acls.metrics.catalogue import metric
-from acls.report.page.subjects import Record, Subject, by_method
+from acls.report.page.subjects import Subject, by_method, by_protocol, records, same_samples
+from acls.report.results import about_ranking
+from acls.results import Record
+from acls.results import verdict as verdict_of
+from acls.results.words import direction
+from acls.study.ranking import Ranked
+from acls.study.runs import NONE
 
 Spans = Sequence[tuple[float, float | None, float | None]]
 """Value and ends of the interval, one per seed."""
 
 
 @dataclass(frozen=True)
-class Line:
+class MethodSummary:
     """What the picture shows of one method; fractions, one value per seed."""
 
     method: str
@@ -29,11 +36,8 @@ class Line:
         return statistics.fmean(value for value, _, _ in self.before)
 
 
-def lines_of(subjects: Sequence[Subject]) -> list[Line]:
+def lines_of(subjects: Sequence[Subject]) -> list[MethodSummary]:
     """A line per method, from what was measured of its seeds."""
-
-    def values(found: Sequence[Record], name: str) -> list[float]:
-        return [value for one in found if (value := one.result.get(name)) is not None]
 
     def spans(found: Sequence[Record]) -> Spans:
         eces = [one.result.estimates["ece"] for one in found if one.result.get("ece") is not None]
@@ -43,12 +47,12 @@ def lines_of(subjects: Sequence[Subject]) -> list[Line]:
     for method, group in by_method(subjects).items():
         before = [one.as_is for one in group]
         after = [state for one in group if (state := one.after("Temperature")) is not None]
-        floors, accuracies = (values(before, name) for name in ("ece_floor", "accuracy"))
-        lines.append(Line(method, spans(before), spans(after), floors, accuracies))
+        floors, accuracies = (_values(before, name) for name in ("ece_floor", "accuracy"))
+        lines.append(MethodSummary(method, spans(before), spans(after), floors, accuracies))
     return lines
 
 
-def overview(lines: Sequence[Line]) -> str:
+def overview(lines: Sequence[MethodSummary]) -> str:
     """A table whose rows are the methods, the lowest ECE first, with a picture in each; empty without an ECE."""
     lines = sorted((line for line in lines if line.before), key=lambda line: line.ece)
     if not lines:
@@ -68,7 +72,7 @@ def overview(lines: Sequence[Line]) -> str:
     )
 
 
-def _row(line: Line, most: float, *, scaled: bool) -> str:
+def _row(line: MethodSummary, most: float, *, scaled: bool) -> str:
     marks = [f'<i class="floor" style="width:{_share(statistics.fmean(line.floor), most)}"></i>'] if line.floor else []
     for kind, spans in (("before", line.before), ("after", line.after)):
         marks += _marks(kind, spans, most)
@@ -96,9 +100,79 @@ def _marks(kind: str, spans: Spans, most: float) -> list[str]:
     return [*found, f'<i class="dot {kind}" style="left:{_share(mean, most)}"></i>']
 
 
+def _values(found: Sequence[Record], name: str) -> list[float]:
+    return [value for one in found if (value := one.result.get(name)) is not None]
+
+
 def _share(value: float, most: float) -> str:
     return f"{100 * min(max(value / most, 0.0), 1.0):.2f}%"
 
 
 def _mean(name: str, values: Sequence[float]) -> str:
     return metric(name).show(statistics.fmean(values)) if values else ""
+
+
+def verdict(subjects: Sequence[Subject], ranked: Sequence[Ranked] = ()) -> list[str]:
+    """What a reader needs to know first: of several methods, which is best and how they stand; then each."""
+    methods = by_method(subjects)
+    sentences = [about(name, group) for name, group in methods.items()]
+    return [*_overall(methods, ranked), *sentences] if len(methods) > 1 else sentences
+
+
+def decisions(subjects: Sequence[Subject], max_error: float) -> list[str]:
+    """From which confidence on to accept the predictions of each network as it is, with a bound on the error."""
+    found = []
+    for one in subjects:
+        try:
+            decision = str(one.as_is.result.decide(max_error))
+        except InputError as error:
+            decision = f"no threshold was chosen: {error}."
+        found.append(f"{one.title}: {decision}" if len(subjects) > 1 else decision)
+    return found
+
+
+def about(method: str, group: Sequence[Subject]) -> str:
+    """One sentence on a method: the verdict on its network, or on those of all seeds, and what a temperature does."""
+    if not any("ece" in one.as_is.result.estimates for one in group):
+        return f"{method}: no ECE is known."
+    if len(group) == 1:
+        return f"{method}: {verdict_of(group[0].as_is.result).text.removesuffix('.')}{_remedy(group)}."
+    values = _values([one.as_is for one in group], "ece")
+    spread = f" ± {metric('ece').show(statistics.stdev(values))}" if len(values) > 1 else ""
+    off = [one for one in group if verdict_of(one.as_is.result).miscalibrated]
+    way = "no miscalibration beyond chance"
+    if off:
+        way = f"miscalibrated, {direction(off[0].as_is.result)}"
+        way += "" if len(off) == len(group) else f" ({len(off)} of {len(group)} seeds)"
+    return f"{method}: ECE {_mean('ece', values)} %{spread} over {len(group)} seeds: {way}{_remedy(group)}."
+
+
+def _overall(methods: dict[str, list[Subject]], ranked: Sequence[Ranked]) -> list[str]:
+    subjects = [subject for group in methods.values() for subject in group]
+    known = [one for one in subjects if "ece" in one.as_is.result.estimates]
+    if len({one.method for one in known}) < 2:
+        return []
+    if len(by_protocol(records(subjects))) > 1:
+        return ["The networks were measured by different protocols, so they are not compared."]
+    if not same_samples(subjects):
+        return ["The networks were tested on different samples, so they are not compared."]
+    sentences = [about_ranking(one) for one in ranked if (one.metric, one.posthoc) == ("ece", NONE)]
+    off = sum(bool(verdict_of(one.as_is.result).miscalibrated) for one in known)
+    sentences.append(
+        f"{off} of {len(known)} networks are miscalibrated by more than chance."
+        if off
+        else f"None of the {len(known)} networks is miscalibrated by more than chance at this n."
+    )
+    return sentences
+
+
+def _remedy(group: Sequence[Subject]) -> str:
+    scaled = [one for one in group if one.after("Temperature") is not None]
+    after = _values([state for one in scaled if (state := one.after("Temperature"))], "ece")
+    before = _values([one.as_is for one in group], "ece")
+    if not after or not before:
+        return ""
+    ts = sorted(one.temperature for one in scaled if one.temperature is not None)
+    t = "" if not ts else f" {ts[0]:.2g}" if f"{ts[0]:.2g}" == f"{ts[-1]:.2g}" else f" {ts[0]:.2g} to {ts[-1]:.2g}"
+    does = "brings the ECE to" if statistics.fmean(after) < statistics.fmean(before) else "does not help, with"
+    return f"; temperature{t} {does} {_mean('ece', after)} %"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import struct
+import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -13,10 +16,11 @@ from acls.data import load
 from acls.data.parts import InMemory, OnDisk, Part
 from acls.errors import InputError, require
 from acls.recipes import Recipe
-from acls.report.page.png import data_address
 
 Picture = Callable[[int], "NDArray[np.uint8] | None"]
 """Gives the picture of the sample with that number, or None."""
+LARGEST = 96
+"""Sides of a thumbnail, in pixels, at most."""
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp"}
 
 
@@ -47,7 +51,7 @@ def of_files(path: str | Path) -> Picture:
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.suffix.lower() in _SUFFIXES)
         if not files:
-            raise InputError(f"{path} holds no pictures: .png, .jpg, .webp or .bmp files are called for")
+            raise InputError(f"expected .png, .jpg, .webp or .bmp files in {path}, got none")
         return lambda number: _read(files[number]) if number < len(files) else None
     if path.suffix not in (".npy", ".npz") or not path.is_file():
         raise InputError(f"{path} holds no pictures: name a folder of them, or a .npy or .npz file")
@@ -58,7 +62,7 @@ def of_files(path: str | Path) -> Picture:
         raise InputError(f"cannot read pictures from {path}: {error}") from error
     shapes = [array for array in arrays if array.ndim >= 3]
     if len(shapes) != 1:
-        raise InputError(f"{path} holds {len(shapes)} arrays of pictures, (n, H, W) or (n, H, W, 3); one is called for")
+        raise InputError(f"expected one array of pictures, (n, H, W) or (n, H, W, 3), in {path}, got {len(shapes)}")
     return lambda number: _bytes(shapes[0][number]) if number < len(shapes[0]) else None
 
 
@@ -92,3 +96,23 @@ def _bytes(picture: NDArray[Any]) -> NDArray[np.uint8] | None:
         low, high = float(picture.min()), float(picture.max())
         picture = ((picture - low) * (255 / (high - low or 1.0))).round().astype(np.uint8)
     return picture
+
+
+def data_address(picture: NDArray[np.uint8]) -> str:
+    """A picture ``(H, W)`` or ``(H, W, 3)`` of bytes as a ``data:`` address, thinned out where it is large."""
+    if picture.dtype != np.uint8 or picture.ndim not in (2, 3) or (picture.ndim == 3 and picture.shape[2] != 3):
+        raise InputError(f"expected a picture (H, W) or (H, W, 3) of bytes, got {picture.shape} of {picture.dtype}")
+    step = max(1, -(-max(picture.shape[:2]) // LARGEST))
+    return "data:image/png;base64," + base64.b64encode(encode(picture[::step, ::step])).decode()
+
+
+def encode(picture: NDArray[np.uint8]) -> bytes:
+    """A grey or colour picture as a PNG file (ISO/IEC 15948): eight bits per channel, rows unfiltered."""
+    height, width = picture.shape[:2]
+    rows = np.ascontiguousarray(picture).reshape(height, -1)
+    raw = np.concatenate([np.zeros((height, 1), np.uint8), rows], 1).tobytes()
+    header = struct.pack(">IIBBBBB", width, height, 8, 0 if picture.ndim == 2 else 2, 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(raw, 9)), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in chunks
+    )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from acls.calibrators import Temperature
 from acls.errors import InputError
@@ -16,12 +19,11 @@ from acls.options import from_plain
 from acls.predictions import Columns, Predictions, open_batches
 from acls.recipes import Recipe
 from acls.report.page import pictures
-from acls.report.page.measuring import cross_fitted, mapped
-from acls.report.page.subjects import AS_IS, Record, Subject
-from acls.results import evaluate
+from acls.report.page.subjects import Subject
+from acls.results import Record, evaluate
 from acls.shapes import IGNORE_INDEX
 from acls.study.files import ENVIRONMENT, RECIPE, RunFiles
-from acls.study.runs import detailed, protocol
+from acls.study.runs import NONE, detailed, protocol
 from acls.study.store import NAME as STUDY
 from acls.study.store import Row, Store
 from acls.train import open_run
@@ -29,6 +31,11 @@ from acls.train import open_run
 CROSS_FITTED = "each half of the rows is scaled by the temperature of the other half"
 _OF_FILES = {"bins": BINS, "edges": "(lo, hi]", "pooled": True}
 HELD_OUT = "fitted on the validation part"
+KEPT = 1 << 24
+"""Scores that are held to fit a temperature."""
+
+Map = Callable[[Predictions, int], Predictions]
+"""Calibrates a slice, whose first row has that number in the data."""
 
 
 class Unfinished(InputError):
@@ -101,7 +108,7 @@ def of_file(
         result = evaluate(slices, replicates=replicates, ignore_index=ignore_index, **settings)
         return Record(method, None, posthoc, result, _OF_FILES)
 
-    states, t = [measured(AS_IS, batches)], None
+    states, t = [measured(NONE, batches)], None
     if states[0].result.kind != "triples":
         after, t = cross_fitted(batches, ignore_index)
         states.append(measured("Temperature", mapped(batches, after)))
@@ -134,7 +141,7 @@ def of_run(path: str | Path, *, replicates: int = REPLICATES, album: Album | Non
         result = evaluate(p, by_image=None, detailed=True, replicates=replicates)
         return Record(loss, recipe.seed, posthoc, result, protocol(recipe))
 
-    states = measured(AS_IS, test), measured("Temperature", test.calibrated(calibrator))
+    states = measured(NONE, test), measured("Temperature", test.calibrated(calibrator))
     subject = Subject(loss, recipe.seed, str(path), states, float(calibrator.temperature), HELD_OUT)
     return _of_folder(RunFiles(folder.path, "."), recipe, subject, album or Album())
 
@@ -155,36 +162,26 @@ def of_study(path: str | Path) -> list[Subject]:
 
 
 def _of_cell(folder: Path, method: str, rows: Sequence[Row], album: Album) -> Subject:
-    states = tuple(replace(row, method=method) for row in sorted(rows, key=lambda row: row.posthoc != AS_IS))
-    first = states[0]
+    states = tuple(replace(row, method=method) for row in sorted(rows, key=lambda row: row.posthoc != NONE))
+    first, plain = states[0], rows[0].settings.get("recipe")
     run = RunFiles(folder, first.run)
-    recipe = run.recipe() if first.run and first.result.suite is not None else None
-    if recipe is None:
-        plain = first.settings.get("recipe")
-        return Subject(
-            method,
-            first.seed,
-            str(folder),
-            states,
-            settings=json.dumps(first.settings, indent=2),
-            recipe=None if plain is None else from_plain(Recipe, plain),
-            study=str(folder),
-        )
+    recipe = run.recipe() or (None if plain is None else from_plain(Recipe, plain))
     fitted = run.calibrator("Temperature") if len(states) > 1 else None
-    t = float(fitted.get_buffer("temperature")) if isinstance(fitted, Temperature) else None
-    subject = Subject(method, first.seed, first.run, states, t, HELD_OUT, study=str(folder))
+    t = float(fitted.temperature) if isinstance(fitted, Temperature) else None
+    where, settings = first.run or str(folder), json.dumps(rows[0].settings, indent=2)
+    subject = Subject(method, first.seed, where, states, t, HELD_OUT, settings=settings, study=str(folder))
     return _of_folder(run, recipe, subject, album)
 
 
-def _of_folder(run: RunFiles, recipe: Recipe, subject: Subject, album: Album) -> Subject:
+def _of_folder(run: RunFiles, recipe: Recipe | None, subject: Subject, album: Album) -> Subject:
     """The subject with what a run's folder tells beside its outputs."""
-    details = subject.as_is.result.details
+    details, units = subject.as_is.result.details, [one.unit for one in subject.mistakes]
     return replace(
         subject,
         names=_names({} if details is None else details.meta),
-        pictures=pictures.addresses(album.of(recipe), (one.unit for one in subject.mistakes)),
+        pictures=pictures.addresses(album.of(recipe), units) if recipe is not None and units else {},
         history=tuple(run.history()),
-        settings=run.text(RECIPE),
+        settings=run.text(RECIPE) or subject.settings,
         environment=_environment(run),
         recipe=recipe,
     )
@@ -217,3 +214,56 @@ def _environment(run: RunFiles) -> Mapping[str, Any]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+# -- temperature scaling of a file where no other data is at hand, in bounded memory -----------------------------------
+
+
+def mapped(batches: Iterable[Predictions], after: Map) -> Iterator[Predictions]:
+    """The slices of a data set after a map."""
+    first = 0
+    for p in batches:
+        yield after(p, first)
+        first += len(p)
+
+
+def cross_fitted(batches: Iterable[Predictions], ignore_index: int = IGNORE_INDEX) -> tuple[Map, float]:
+    """A map that scales each half by the temperature of the other half, and the temperature of all.
+
+    The halves are the rows, or the images, of even and of odd number, so no row has a say in its own temperature. That
+    of all is what `acls calibrate` finds.
+    """
+    logits, labels, half = _held(batches, ignore_index)
+
+    def fitted(rows: Tensor) -> float:
+        return float(Temperature(ignore_index=ignore_index).fit(logits[rows], labels[rows]).temperature)
+
+    of_the_other = torch.tensor([fitted(half == 1), fitted(half == 0)])
+
+    def after(p: Predictions, first: int) -> Predictions:
+        t = of_the_other[_halves(p, first)]
+        return replace(p, scores=(p.logits() / t[:, None]).log_softmax(1), kind="log_probs")
+
+    return after, fitted(half >= 0)
+
+
+def _held(batches: Iterable[Predictions], ignore_index: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits, labels and half of the labelled rows, evenly thinned out where they are too many."""
+    kept: list[tuple[Tensor, ...]] = []
+    first, stride = 0, 1
+    for p in batches:
+        number, half = torch.arange(first, first + len(p)), _halves(p, first)
+        chosen = (number % stride == 0) & (p.labels != ignore_index)
+        # Indexing by a mask copies, so a slice that is a view does not keep a whole file.
+        kept.append((p[chosen].logits(), p.labels[chosen], half[chosen], number[chosen]))
+        first += len(p)
+        while sum(part[0].numel() for part in kept) > KEPT:
+            stride *= 3  # odd, so that both halves stay
+            kept = [tuple(column[part[3] % stride == 0] for column in part) for part in kept]
+    logits, labels, half, _ = (torch.cat(parts) for parts in zip(*kept, strict=True))
+    return logits, labels, half
+
+
+def _halves(p: Predictions, first: int) -> Tensor:
+    """0 or 1 for each row."""
+    return (torch.arange(first, first + len(p)) if p.image is None else p.image) % 2

@@ -1,15 +1,26 @@
-"""What a page is about: networks, each as it is and after post-hoc calibration, measured."""
+"""What a page is about: networks, each as it is and after post-hoc calibration, measured, named and ranked.
+
+What has the same name is the seeds of one method, and nothing else.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
+from acls.errors import InputError
+from acls.options import leaves
 from acls.recipes import Recipe
+from acls.report.results import RANKED
 from acls.results import Record
 from acls.results.details import Mistake
-from acls.study.runs import NONE as AS_IS
+from acls.study.ranking import Ranked, rank
+
+_FREE = ("seed", "log", "loss")
+"""Settings in which the seeds of a method may differ; the loss is its name."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +35,7 @@ class Subject:
     temperature: float | None = None
     """The T of temperature scaling, where it was fitted."""
     note: str = ""
-    """How the numbers after calibration came about, where a reader would ask."""
+    """How the calibration was fitted, where a reader would ask."""
     names: tuple[str, ...] = ()
     """Of the classes, where they are known."""
     pictures: Mapping[int, str] = field(default_factory=dict)
@@ -38,6 +49,11 @@ class Subject:
     """What it was trained by, where that is known."""
     study: str = ""
     """The folder of the study that it is of."""
+
+    @property
+    def title(self) -> str:
+        """The method with its seed."""
+        return self.method if self.seed is None else f"{self.method}, seed {self.seed}"
 
     @property
     def as_is(self) -> Record:
@@ -59,7 +75,7 @@ def records(subjects: Sequence[Subject]) -> list[Record]:
 
 
 def by_method(subjects: Sequence[Subject]) -> dict[str, list[Subject]]:
-    """The subjects of each method, its seeds; `acls.report.page.naming` sees to it that they are."""
+    """The subjects of each method, its seeds; `told_apart` sees to it that they are."""
     methods: dict[str, list[Subject]] = {}
     for subject in subjects:
         methods.setdefault(subject.method, []).append(subject)
@@ -89,4 +105,72 @@ def by_protocol(all_records: Sequence[Record]) -> list[list[Record]]:
     return groups
 
 
-__all__ = ["AS_IS", "Mistake", "Record", "Subject", "by_method", "by_protocol", "records", "same_samples"]
+def rank_subjects(subjects: Sequence[Subject]) -> list[Ranked]:
+    """The best by each metric against all others; nothing where samples or protocols are not the same."""
+    if len(by_protocol(records(subjects))) > 1 or not same_samples(subjects):
+        return []
+    try:
+        return rank(records(subjects), RANKED)
+    except InputError:  # other units
+        return []
+
+
+def told_apart(subjects: Sequence[Subject]) -> list[Subject]:
+    """The subjects under names that only the seeds of one method share: trained by the same settings, each seed once.
+
+    Of one name, networks of other settings are told apart by these, as ``CE · epochs 3``, and those that agree even in
+    the seed by where they are, as ``CE · runs/first``. A mean over them would be of nothing, and its spread no seeds'.
+    """
+    named = _renamed(_renamed(subjects, _settings), _places)
+    for (place, *_), times in Counter((_place(one), one.method, one.seed) for one in named).items():
+        if times > 1:
+            raise InputError(f"expected each run, study and file once, got {place} {times} times")
+    return named
+
+
+def _renamed(subjects: Sequence[Subject], tell: Callable[[Sequence[Subject]], list[str]]) -> list[Subject]:
+    """The subjects with what ``tell`` says of each among those of its name."""
+    told = {
+        id(one): text for group in by_method(subjects).values() for one, text in zip(group, tell(group), strict=True)
+    }
+    return [named(one, f"{one.method} · {told[id(one)]}") if told[id(one)] else one for one in subjects]
+
+
+def named(subject: Subject, method: str) -> Subject:
+    """The subject under another name."""
+    return replace(subject, method=method, states=tuple(replace(state, method=method) for state in subject.states))
+
+
+def _settings(group: Sequence[Subject]) -> list[str]:
+    """The first settings that tell all apart that have not the same; nothing where all have."""
+    known = [_flat(one.recipe) for one in group]
+    chosen: list[str] = []
+    for name in leaves(Recipe):
+        if _kinds(known, [*chosen, name]) > _kinds(known, chosen):
+            chosen.append(name)
+    return [", ".join(_written(name, settings[name]) for name in chosen) if settings else "" for settings in known]
+
+
+def _places(group: Sequence[Subject]) -> list[str]:
+    """Where each is, if a seed is there twice: the same settings and seed are no two seeds."""
+    repeated = len({one.seed for one in group}) < len(group)
+    return [_place(one) if repeated else "" for one in group]
+
+
+def _place(subject: Subject) -> str:
+    return subject.study or subject.source
+
+
+def _flat(recipe: Recipe | None) -> dict[str, Any]:
+    if recipe is None:
+        return {}
+    return {name: attrgetter(name)(recipe) for name in leaves(Recipe) if name.split(".")[0] not in _FREE}
+
+
+def _kinds(known: Sequence[Mapping[str, Any]], names: Sequence[str]) -> int:
+    return len({tuple(repr(settings.get(name)) for name in names) for settings in known})
+
+
+def _written(name: str, value: Any) -> str:
+    """A setting as a name holds it; the recipe's own name needs no title."""
+    return str(value) if name == "name" else f"{name} {'none' if value is None else value}"

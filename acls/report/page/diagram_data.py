@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,13 @@ from acls.metrics.quantiles import Confidences
 
 OFFERED = (5, 10, 15, 20, 25, 30, 50)
 """Numbers of bins that a reader can choose."""
+OFFERED_OF_MANY = (10, 15, 25)
+"""The same on a page of many networks, which has to stay small."""
 
 Array = NDArray[np.float64]
 
 
-def binned(found: Confidences) -> dict[str, dict[int, dict[str, list[float]]]]:
+def binned(found: Confidences, offered: Sequence[int] = OFFERED) -> dict[str, dict[int, dict[str, list[float]]]]:
     """Counts, sums of confidence and hits, for bins of equal width and of equal mass, of each number offered.
 
     The ECE of the former is `Bins.ece`, that of the latter `aece`: the same edges, the same split of ties. Beyond the
@@ -32,7 +35,7 @@ def binned(found: Confidences) -> dict[str, dict[int, dict[str, list[float]]]]:
     precision = found.parts[0] if found.parts else torch.zeros(0, dtype=torch.float64)
     total = found.n
     width, mass = {}, {}
-    for bins in OFFERED:
+    for bins in offered:
         edge = edges(bins, precision[:0]).double().numpy()
         at = np.searchsorted(mean, edge, side="right")
         at[0], at[-1] = 0, len(mean)  # 0 is in the first bin, and rounding puts nothing beyond the last

@@ -1,4 +1,4 @@
-"""Reliability by distance to the boundary: segmentation networks err, and are too sure, where classes meet."""
+"""Where in an image a segmentation network is too sure: pixel by pixel, and by distance to the boundary."""
 
 from __future__ import annotations
 
@@ -9,14 +9,73 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from acls.errors import InputError
 from acls.metrics.bins import BINS, Bins, bin_of
-from acls.predictions import Kind
-from acls.report.figures.maps import top_maps
-from acls.report.figures.style import LEGEND, PALETTE, SMALL, tidy
-from acls.shapes import IGNORE_INDEX
+from acls.predictions import Kind, Predictions
+from acls.report.figures.style import LEGEND, PALETTE, SMALL, canvas, tidy
+from acls.shapes import IGNORE_INDEX, flatten_logits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, eq=False)
+class ResidualMap:
+    """Confidence minus correctness of each pixel: near 1 it was sure and wrong; below 0 right, and not sure."""
+
+    residual: Tensor
+    """``(H, W)`` within -1..1; NaN where the label does not count."""
+    confidence: float
+    accuracy: float
+
+
+def top_maps(
+    scores: Tensor, labels: Tensor, *, kind: Kind = "logits", ignore_index: int = IGNORE_INDEX
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Confidence, correctness and which pixels count, ``(N, H, W)`` each, of scores ``(N, K, H, W)``."""
+    if scores.ndim != 4 or labels.shape != scores.shape[:1] + scores.shape[2:]:
+        raise InputError(
+            f"expected scores (N, K, H, W) and labels (N, H, W), got {tuple(scores.shape)} and {tuple(labels.shape)}"
+        )
+    confidence, predicted = Predictions(flatten_logits(scores), labels.reshape(-1).long(), kind).top()
+    right = predicted.view(labels.shape) == labels
+    return confidence.view(labels.shape), right, labels != ignore_index
+
+
+def prepare_map(
+    scores: Tensor, labels: Tensor, *, kind: Kind = "logits", ignore_index: int = IGNORE_INDEX
+) -> ResidualMap:
+    """Compute the map of one image from scores ``(K, H, W)`` and labels ``(H, W)``."""
+    confidence, right, counts = top_maps(scores[None], labels[None], kind=kind, ignore_index=ignore_index)
+    residual = torch.where(counts, confidence - right.to(confidence), float("nan"))[0]
+    n = max(int(counts.sum()), 1)
+    return ResidualMap(residual, float(confidence[counts].sum()) / n, int(right[counts].sum()) / n)
+
+
+def draw_map(data: ResidualMap, ax: Axes) -> None:
+    """Draw the map: orange where too sure, purple where not sure enough, grey where the label does not count."""
+    ax.set_facecolor("0.8")
+    ax.imshow(data.residual.numpy(), cmap="PuOr_r", vmin=-1, vmax=1, interpolation="nearest")
+    ax.set_axis_on()
+    ax.set(xticks=[], yticks=[])
+    ax.set_title(f"confidence {100 * data.confidence:.1f} %, accuracy {100 * data.accuracy:.1f} %", fontsize=SMALL)
+
+
+def map_figure(data: ResidualMap, image: Tensor | None = None) -> Figure:
+    """Return the map with its scale and, where it is given, ``(H, W[, 3])`` in 0..1 or 0..255, the image beside it."""
+    both = image is not None
+    drawn, axes = canvas(1, 1 + both, width=7.2 if both else 3.9, height=3.2)
+    if image is not None:
+        axes[0].imshow(image.numpy(), cmap="gray")
+        axes[0].set(xticks=[], yticks=[])
+        axes[0].set_title("image", fontsize=SMALL)
+    draw_map(data, axes[-1])
+    scale = drawn.colorbar(axes[-1].images[0], ax=axes, shrink=0.85, ticks=[-1, -0.5, 0, 0.5, 1])
+    scale.set_label("confidence minus correctness", fontsize=SMALL + 1)
+    scale.ax.tick_params(labelsize=SMALL)
+    return drawn
+
 
 EDGES = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 """Distances in pixels at which a group begins; the last one has no end."""
@@ -24,7 +83,7 @@ _Z = 1.959964
 
 
 @dataclass(frozen=True)
-class Group:
+class BoundaryGroup:
     """The pixels of one range of distances: ``start <= distance < end``."""
 
     start: float
@@ -41,7 +100,7 @@ class Group:
 class BoundaryReliability:
     """The groups that hold pixels, from the boundary inwards; pixels of images without a boundary are in none."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[BoundaryGroup, ...]
     images: int
 
 
@@ -69,7 +128,7 @@ def distance_to_boundary(labels: Tensor) -> Tensor:
     return torch.stack([(across + row).amin(1) for row in within]).sqrt()
 
 
-def prepare(
+def prepare_boundary(
     scores: Tensor,
     labels: Tensor,
     *,
@@ -93,11 +152,11 @@ def prepare(
         # The deviation of a ratio of sums over images: of hits less what their number of pixels lets expect.
         surplus = (right & inside).sum((1, 2)).double() - accuracy * inside.sum((1, 2))
         half = _Z * float(surplus.square().sum().sqrt()) / n
-        groups.append(Group(start, end, n, float(sure.double().mean()), accuracy, half, found.ece))
+        groups.append(BoundaryGroup(start, end, n, float(sure.double().mean()), accuracy, half, found.ece))
     return BoundaryReliability(tuple(groups), labels.shape[0])
 
 
-def draw(data: BoundaryReliability, ax: Axes) -> None:
+def draw_boundary(data: BoundaryReliability, ax: Axes) -> None:
     """Draw mean confidence and accuracy of each range of distances, and its ECE as bars."""
     at = list(range(len(data.groups)))
     ax.bar(at, [100 * group.ece for group in data.groups], color=PALETTE[4], width=0.6, label="ECE")
@@ -116,7 +175,7 @@ def draw(data: BoundaryReliability, ax: Axes) -> None:
     )
     confidence = [100 * group.confidence for group in data.groups]
     ax.plot(at, confidence, color=PALETTE[1], marker="s", markersize=4, linewidth=1.3, label="mean confidence")
-    names = [_name(group) for group in data.groups]
+    names = [_range_name(group) for group in data.groups]
     ax.set_xticks(at, names)
     ax.set(xlabel="pixels from the boundary", ylabel="%", ylim=(0, 104))
     above: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 3, "alignment": "left"}
@@ -125,7 +184,7 @@ def draw(data: BoundaryReliability, ax: Axes) -> None:
     tidy(ax)
 
 
-def _name(group: Group) -> str:
+def _range_name(group: BoundaryGroup) -> str:
     if group.end == float("inf"):
         return f"≥ {group.start:g}"
     return f"{group.start:g}" if group.end - group.start <= 1 else f"{group.start:g}-{group.end:g}"
