@@ -146,11 +146,14 @@ def of_run(path: str | Path, *, replicates: int = REPLICATES, album: Album | Non
     return _of_folder(RunFiles(folder.path, "."), recipe, subject, album or Album())
 
 
-def of_study(path: str | Path) -> list[Subject]:
-    """A subject per trained network of a study: the stored numbers, and diagrams from the runs where they are there."""
+def of_study(path: str | Path, rows: Sequence[Row] | None = None) -> list[Subject]:
+    """A subject per trained network of a study: the stored numbers, and diagrams from the runs where they are there.
+
+    ``rows`` are the study's rows with their details, where these are known already.
+    """
     store = Store(path)
     cells: dict[tuple[str, str, int | None], list[Row]] = {}
-    for row in detailed(path, store.rows()):
+    for row in detailed(path, store.rows()) if rows is None else rows:
         cells.setdefault((row.recipe, row.method, row.seed), []).append(row)
     if not cells:
         raise Unfinished(f"{path} is the folder of a study that has no finished run yet")
