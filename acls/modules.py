@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from typing_extensions import dataclass_transform
 
 from acls.errors import InputError, suggest
+from acls.options import check_range, option
 from acls.spec import check_field, field_types
 
 
@@ -16,7 +17,7 @@ class FieldError(InputError, TypeError):
     """A field that a class does not have, or one that is not given by name."""
 
 
-@dataclass_transform(eq_default=False, kw_only_default=True, field_specifiers=(dataclasses.field,))
+@dataclass_transform(eq_default=False, kw_only_default=True, field_specifiers=(dataclasses.field, option))
 class Configured(nn.Module):
     """An `nn.Module` whose subclasses are keyword-only dataclasses: they print, copy and record themselves.
 
@@ -30,10 +31,12 @@ class Configured(nn.Module):
 
     def __new__(cls, *args: Any, **fields: Any) -> Any:
         known = field_types(cls)
+        ranges = {one.name: one.metadata for one in dataclasses.fields(cls)}  # type: ignore[arg-type]
         for name, value in fields.items():
             if name not in known:
                 raise FieldError(f"{cls.__name__} has no field {name!r}{suggest(name, known)}")
             check_field(cls.__name__, name, value, known[name])
+            check_range(cls.__name__, name, value, ranges[name])
         if args:
             raise FieldError(f"{cls.__name__} takes its fields by name: {cls.__name__}({next(iter(known), '')}=...)")
         module = super().__new__(cls)

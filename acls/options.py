@@ -25,7 +25,7 @@ class SettingError(InputError):
     """A setting has a value that it cannot have; the message starts with its dotted name, which is also its flag."""
 
 
-def option(default: Any, help: str, *, choices: tuple[str, ...] = (), within: str = "") -> Any:
+def option(default: Any, help: str = "", *, choices: tuple[str, ...] = (), within: str = "") -> Any:
     """A dataclass field with its help and the values that it may take: a few words, or an interval of numbers.
 
     An interval is written as in mathematics: ``[0, 1)`` holds 0 and not 1, ``[1, inf)`` starts at 1.
@@ -116,6 +116,16 @@ def number(kind: type, within: str) -> Callable[[str], Any]:
     return parse
 
 
+def check_range(owner: str, name: str, value: Any, metadata: Mapping[str, Any]) -> None:
+    """Raise where a field of the class ``owner`` has a value outside what its `option` declares."""
+    leaf = Leaf(name, float, **{"help": "", **metadata})
+    wrong = leaf.choices and value not in leaf.choices
+    if wrong or (leaf.within and not all(inside(one, leaf.within) for one in _numbers(value))):
+        hint = suggest(str(value), leaf.choices) if leaf.choices else ""
+        hint = hint if "did you mean" in hint else ""
+        raise InputError(f"{owner}({name}={value!r}): expected {leaf.show()}, got {value!r}{hint}")
+
+
 def inside(value: float, interval: str) -> bool:
     """Whether a number lies in an interval such as ``[0, 1)``; NaN lies in none.
 
@@ -128,7 +138,7 @@ def inside(value: float, interval: str) -> bool:
 
 
 def _numbers(value: Any) -> tuple[Any, ...]:
-    return () if value is None else tuple(value) if isinstance(value, tuple) else (value,)
+    return () if value is None else tuple(value) if isinstance(value, tuple | list) else (value,)
 
 
 def convert(value: Any, kind: Any) -> Any:

@@ -12,21 +12,17 @@ from typing import Any
 from acls.losses.acls import ACLS, acls_penalty
 from acls.losses.adafocal import AdaFocal
 from acls.losses.auto_acls import AutoACLS
-from acls.losses.base import About, Epoch, Loss, Regularized
+from acls.losses.base import CE, About, Epoch, Loss, Regularized
 from acls.losses.brier import Brier
 from acls.losses.cape import CaPE
-from acls.losses.ce import CE
 from acls.losses.cpc import CPC
 from acls.losses.crl import CRL
-from acls.losses.dca import DCA
 from acls.losses.dual_focal import DualFocal
 from acls.losses.ecp import ECP
-from acls.losses.flsd import FLSD
-from acls.losses.focal import Focal
-from acls.losses.inverse_focal import InverseFocal
+from acls.losses.focal import FLSD, Focal, InverseFocal
 from acls.losses.label_smoothing import LabelSmoothing
 from acls.losses.mbls import MbLS, mbls_penalty
-from acls.losses.mdca import MDCA
+from acls.losses.mdca import DCA, MDCA
 from acls.losses.mmce import MMCE
 from acls.losses.patra import Patra
 from acls.losses.rule import Rule, Side, effective_label, rule_loss, table

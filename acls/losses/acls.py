@@ -7,13 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from acls.errors import InputError
 from acls.losses.base import About
 from acls.losses.history import Ranked, next_in_batch, sample_means
 from acls.losses.margin import MarginTerm, OnePass
 from acls.losses.numerics import FAR, log_confidence
-from acls.losses.rule import Rule, penalty_rule
-from acls.modules import choose
+from acls.losses.rule import Rule, gradient_rule
+from acls.options import option
 from acls.shapes import Positions
 
 
@@ -105,23 +104,15 @@ class ACLS(Ranked, OnePass):
     Park et al., ICCV 2023.
     """
 
-    lambda1: float = 0.1
-    lambda2: float = 0.01
-    margin: float = 10.0
-    form: str = "paper"
-    smoothing: str = "adaptive"
-    condition: str = "margin"
+    lambda1: float = option(default=0.1, within="[0, inf)")
+    lambda2: float = option(default=0.01, within="[0, inf)")
+    margin: float = option(default=10.0, within="[0, inf)")
+    form: str = option(default="paper", choices=tuple(FORMS))
+    smoothing: str = option(default="adaptive", choices=("adaptive", "constant"))
+    condition: str = option(default="margin", choices=("margin", "ranking", "always"))
 
     index_reason = "ACLS with condition='ranking' ranks samples by their history"
     about = About("Adaptive and conditional label smoothing", "Park et al.", "ICCV", 2023, kind="ACR")
-
-    def __post_init__(self) -> None:
-        choose("form", self.form, tuple(FORMS))
-        choose("smoothing", self.smoothing, ("adaptive", "constant"))
-        choose("condition", self.condition, ("margin", "ranking", "always"))
-        if self.margin < 0 or self.lambda1 < 0 or self.lambda2 < 0:
-            raise InputError(f"{self!r}: margin, lambda1 and lambda2 are not negative")
-        super().__post_init__()
 
     def remembers_samples(self) -> bool:
         return self.condition == "ranking"
@@ -150,8 +141,9 @@ class ACLS(Ranked, OnePass):
     def rule(self, n_classes: int) -> Rule | None:
         if self.condition == "ranking":
             return None
-        down, up = self._formulas()
-        return self.rule_on_cross_entropy(penalty_rule(lambda z: sum(self._penalty(z), z.new_zeros(())), down, up))
+        (down, if_down), (up, if_up) = self._formulas()
+        rule = gradient_rule(lambda z, _: torch.stack(self._penalty(z)).sum(0), down, up, (if_down, if_up))
+        return self.rule_on_cross_entropy(rule)
 
     def _margin(self) -> float | Tensor:
         return self.margin

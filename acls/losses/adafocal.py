@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from acls import distributed
-from acls.errors import InputError
 from acls.losses.base import About, Epoch
-from acls.losses.focal import FocalFamily, power_gradient_factor
+from acls.losses.focal import FocalFamily
 from acls.losses.numerics import correctness, log_confidence
-from acls.losses.rule import View
+from acls.options import option
 from acls.shapes import flatten
 
 
@@ -25,7 +24,7 @@ class AdaFocal(FocalFamily):
     ``gamma_min..gamma_max``. A bin without samples keeps its gamma. Ghosh et al., NeurIPS 2022.
     """
 
-    bins: int = 15
+    bins: int = option(default=15, within="[1, inf)")
     rate: float = 1.0
     gamma: float = 1.0
     switch: float = 0.2
@@ -40,8 +39,6 @@ class AdaFocal(FocalFamily):
     """One gamma per bin, ``(bins,)``."""
 
     def __post_init__(self) -> None:
-        if self.bins < 1:
-            raise InputError(f"bins={self.bins}: expected 1 or more")
         super().__post_init__()
         self.register_buffer("edges", torch.linspace(0, 1, self.bins + 1, dtype=torch.float64))
         self.register_buffer("gammas", torch.full((self.bins,), float(self.gamma), dtype=torch.float64))
@@ -52,10 +49,6 @@ class AdaFocal(FocalFamily):
         focal = torch.exp(gamma.clamp(min=0) * log_rest)
         inverse = torch.exp((-gamma).clamp(min=0) * torch.log1p(log_p.exp()))
         return focal * inverse
-
-    def gradient_factor(self, at: View) -> Tensor:
-        gamma = self._gamma(at.p_true)
-        return power_gradient_factor(at, gamma.abs(), sign=gamma.sign())
 
     @torch.no_grad()
     def end_epoch(self, now: Epoch) -> None:

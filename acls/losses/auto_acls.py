@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from acls import distributed
-from acls.errors import InputError
 from acls.losses.acls import ACLS
 from acls.losses.base import About, Epoch
 from acls.losses.numerics import correctness, top
+from acls.options import option
 from acls.shapes import flatten
 
 
@@ -25,20 +25,15 @@ class AutoACLS(ACLS):
     The validation set has then been seen by training: measure on another one.
     """
 
-    rate: float = 0.5
-    reach: float = 4.0
+    margin: float = option(default=10.0, within="(0, inf)")
+    rate: float = option(default=0.5, within="(0, inf)")
+    reach: float = option(default=4.0, within="[1, inf)")
 
     about = About("ACLS with a margin that validation moves", "acls", "this package", 2026, kind="ACR")
 
     current_margin: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
-        if self.rate <= 0:
-            raise InputError(f"rate={self.rate}: expected a number above 0")
-        if self.reach < 1:
-            raise InputError(f"reach={self.reach}: expected 1 or more, the factor by which the margin may move")
-        if self.margin == 0:
-            raise InputError("margin=0: expected a number above 0, because the margin is multiplied")
         super().__post_init__()
         self.register_buffer("current_margin", torch.tensor(self.margin, dtype=torch.float64))
 

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from acls.errors import InputError
 from acls.losses.numerics import FAR
-from acls.losses.rule import Rule
-from acls.modules import Configured, choose
+from acls.losses.rule import Rule, gradient_rule
+from acls.modules import Configured
+from acls.options import option
 from acls.shapes import IGNORE_INDEX, ONE_CLASS, Positions, flatten, labelled_mean
-
-REDUCTIONS = ("mean", "sum", "none")
 
 
 def check_prepared(memory: nn.Module, buffer: str) -> None:
@@ -66,7 +66,7 @@ class Loss(Configured):
     """
 
     ignore_index: int = IGNORE_INDEX
-    reduction: str = "mean"
+    reduction: str = option(default="mean", choices=("mean", "sum", "none"))
     class_weight: Tensor | None = field(default_factory=lambda: None)
 
     about: ClassVar[About]
@@ -81,7 +81,6 @@ class Loss(Configured):
     """Why the method needs ``index=``, for the error where it is missing."""
 
     def __post_init__(self) -> None:
-        choose("reduction", self.reduction, REDUCTIONS)
         weight: Tensor | Sequence[float] | None = self.class_weight
         if weight is not None:
             weight = torch.as_tensor(weight, dtype=torch.get_default_dtype())
@@ -138,6 +137,15 @@ class Loss(Configured):
     def rule(self, n_classes: int) -> Rule | None:
         """Return the method's row of the paper's Table 2, or None where its gradient is no function of one position."""
         return None
+
+    def rule_by_gradient(self, down: str, up: str) -> Rule:
+        """Return the rule of a loss that is its data term alone; ``down`` and ``up`` are f as one would write it."""
+
+        def excess(z: Tensor, y: Tensor) -> Tensor:
+            own = self.data_term(Positions(z, y, None, y.shape), None)
+            return own - F.cross_entropy(z, y, reduction="none")
+
+        return gradient_rule(excess, down, up, pivot="true")
 
     # -- hooks of methods with memory: whoever owns the loop calls them, and they do nothing by default --------------
 
@@ -251,10 +259,22 @@ def reduced(values: Tensor, at: Positions, reduction: str, weight: Tensor | None
     return total / share.sum().clamp(min=torch.finfo(share.dtype).tiny)
 
 
+class CE(Loss):
+    """Cross-entropy: -log p_y, where p is the softmax of the logits. The same number as `torch.nn.CrossEntropyLoss`."""
+
+    about = About("Cross-entropy", "Good", "J. R. Stat. Soc. B", 1952)
+
+    def data_term(self, at: Positions, weight: Tensor | None) -> Tensor:
+        return F.cross_entropy(at.logits, at.target, weight=weight, reduction="none")
+
+    def rule(self, n_classes: int) -> Rule:
+        return Rule()
+
+
 class Regularized(Loss):
     """A loss with a regulariser on top of ``base``: any other loss, cross-entropy by default."""
 
-    base: Loss = field(default_factory=lambda: _cross_entropy())
+    base: Loss = field(default_factory=CE)
 
     def __post_init__(self) -> None:
         if not isinstance(self.base, Loss):
@@ -289,7 +309,7 @@ class Regularized(Loss):
 
     def rule_on_cross_entropy(self, rule: Rule) -> Rule | None:
         """Return ``rule`` where the base is plain cross-entropy, which a row of the table presupposes; else None."""
-        return rule if type(self.base) is type(_cross_entropy()) else None
+        return rule if type(self.base) is CE else None
 
     def prepare(self, *, n_train: int, n_classes: int) -> None:
         self.base.prepare(n_train=n_train, n_classes=n_classes)
@@ -327,9 +347,3 @@ def _memory_sizes(loss: Loss, saved: Mapping[str, Tensor]) -> dict[str, int]:
             buffer = saved.get("base." * depth + name)
             sizes |= {} if buffer is None else dict(zip(axes, buffer.shape, strict=False))
     return sizes
-
-
-def _cross_entropy() -> Loss:
-    from acls.losses.ce import CE  # a loss itself, so it comes after this file
-
-    return CE()

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from acls.losses.base import About, Loss
-from acls.losses.rule import Rule, Side, View
+from acls.losses.rule import Rule
 from acls.shapes import Positions
 
 
@@ -24,14 +24,4 @@ class Brier(Loss):
         return values * ((label * weight).sum(1) if at.soft else weight[at.target])
 
     def rule(self, n_classes: int) -> Rule:
-        return Rule(
-            pivot="true",
-            down=Side(lambda at: 1 - at.p + _gradient(at), formula="1 - p_y + dL/dz_y"),
-            up=Side(lambda at: at.p - _gradient(at), formula="p_j - dL/dz_j"),
-        )
-
-
-def _gradient(at: View) -> Tensor:
-    """Return dL/dz_j = 2 p_j (e_j - sum_k p_k e_k), e = p - q."""
-    error = at.p - F.one_hot(at.y.squeeze(1), at.n_classes).to(at.p.dtype)
-    return 2 * at.p * (error - (at.p * error).sum(1, keepdim=True))
+        return self.rule_by_gradient("1 - p_y + dL/dz_y", "p_j - dL/dz_j")

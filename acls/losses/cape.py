@@ -10,9 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from acls import distributed
-from acls.errors import InputError
 from acls.losses.base import About, Epoch, Loss, check_prepared
-from acls.modules import choose
+from acls.options import option
 from acls.shapes import Positions, flatten
 
 # In dense maps the targets are set from about this many evenly spaced positions per image.
@@ -30,9 +29,9 @@ class CaPE(Loss):
     target is looked up by its current probabilities. The authors' code knows two classes only. Liu et al., ICML 2022.
     """
 
-    bins: int = 5
-    every: int = 3
-    mode: str = "classwise"
+    bins: int = option(default=5, within="[1, inf)")
+    every: int = option(default=3, within="[1, inf)")
+    mode: str = option(default="classwise", choices=("classwise", "toplabel"))
 
     refuses_soft_targets = True
     memory = {"targets": ("n_train", "n_classes")}  # noqa: RUF012
@@ -49,9 +48,6 @@ class CaPE(Loss):
     """Whether this epoch trains towards the targets."""
 
     def __post_init__(self) -> None:
-        choose("mode", self.mode, ("classwise", "toplabel"))
-        if self.bins < 1 or self.every < 1:
-            raise InputError(f"{self!r}: expected bins and every of 1 or more")
         super().__post_init__()
         self.register_buffer("calibrating", torch.tensor(False))
 

@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from acls.errors import InputError
 from acls.losses.base import About, Regularized
 from acls.losses.numerics import FAR
 from acls.losses.rule import Rule, Side, View
+from acls.options import option
 from acls.shapes import Positions
 
 # Pairs looked at in one go, so that they stay in the processor's cache.
@@ -32,9 +32,8 @@ class _AllPairs(torch.autograd.Function):
             part = z[rows]
             for classes in _blocks(z.shape[1], _PAIRS_AT_ONCE // part.numel()):
                 difference = part[:, classes, None] - part[:, None, :]
-                value[rows] += F.softplus(difference).sum(
-                    (1, 2)
-                )  # over ordered pairs, softplus(d) adds up as h(d) does
+                # Over ordered pairs, softplus(d) adds up as h(d) does.
+                value[rows] += F.softplus(difference).sum((1, 2))
                 gradient[rows, classes] = torch.tanh_(difference.mul_(0.5)).sum(2)
         ctx.save_for_backward(z, gradient)
         return value
@@ -85,16 +84,11 @@ class CPC(Regularized):
     pairs of wrong ones. Cheng and Vasconcelos, CVPR 2022; normalised as in the one public implementation (CALS).
     """
 
-    weight_1v1: float = 0.1
-    weight_be: float = 1.0
+    weight_1v1: float = option(default=0.1, within="[0, inf)")
+    weight_be: float = option(default=1.0, within="[0, inf)")
 
     refuses_soft_targets = True
     about = About("Calibration by pairwise constraints", "Cheng and Vasconcelos", "CVPR", 2022, kind="AR")
-
-    def __post_init__(self) -> None:
-        if self.weight_1v1 < 0 or self.weight_be < 0:
-            raise InputError(f"{self!r}: weights are not negative")
-        super().__post_init__()
 
     def penalty(self, at: Positions) -> dict[str, Tensor]:
         parts = {"1v1": self.weight_1v1 * one_versus_one(at.logits, at.target)}

@@ -12,7 +12,7 @@ from acls.losses.base import About
 from acls.losses.history import Ranked, next_in_batch, sample_means
 from acls.losses.numerics import log_confidence
 from acls.losses.rule import Rule, Side, View
-from acls.modules import choose
+from acls.options import option
 from acls.shapes import Positions, labelled_mean
 
 
@@ -31,9 +31,9 @@ class CRL(Ranked):
     """
 
     weight: float = 1.0
-    target: str = "softmax"
+    target: str = option(default="softmax", choices=("softmax", "margin", "entropy"))
     margin: bool = True
-    condition: str = "ranking"
+    condition: str = option(default="ranking", choices=("ranking", "margin"))
     logit_margin: float = 10.0
 
     couples_samples = True
@@ -42,8 +42,6 @@ class CRL(Ranked):
     about = About("Correctness ranking loss", "Moon et al.", "ICML", 2020, kind="ACR")
 
     def __post_init__(self) -> None:
-        choose("target", self.target, ("softmax", "margin", "entropy"))
-        choose("condition", self.condition, ("ranking", "margin"))
         if not isinstance(self.margin, bool):
             raise InputError(f"margin={self.margin!r} is not True or False: the distance of logits is logit_margin")
         super().__post_init__()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from acls.errors import InputError
 from acls.losses.base import About, Loss
 from acls.losses.focal import mix
-from acls.losses.rule import Rule, Side, View
+from acls.losses.rule import Rule
+from acls.options import option
 from acls.shapes import Positions
 
 
@@ -19,15 +19,10 @@ class DualFocal(Loss):
     their value for a ResNet-50 on CIFAR-10.
     """
 
-    gamma: float = 5.0
+    gamma: float = option(default=5.0, within="[1, inf)")  # below 1 the gradient has no bound
 
     data_name = "focal"
     about = About("Dual focal loss", "Tao et al.", "ICML", 2023)
-
-    def __post_init__(self) -> None:
-        if self.gamma < 1:
-            raise InputError(f"gamma={self.gamma}: expected 1 or more, because below 1 the gradient has no bound")
-        super().__post_init__()
 
     def data_term(self, at: Positions, weight: Tensor | None) -> Tensor:
         log_p = at.logits.log_softmax(1)
@@ -41,24 +36,7 @@ class DualFocal(Loss):
         return mix(-(left**self.gamma) * log_p, at, weight)
 
     def rule(self, n_classes: int) -> Rule:
-        return Rule(
-            pivot="true",
-            down=Side(lambda at: self._gradient(at) - (at.p - 1), formula="1 - p_y + dL/dz_y"),
-            up=Side(lambda at: at.p - self._gradient(at), formula="p_j - dL/dz_j"),
-        )
-
-    def _gradient(self, at: View) -> Tensor:
-        """Return dL/dz in closed form: L depends on z through p_y and p_j only."""
-        below = _next_below(at.p, at.p_true)
-        is_below = ((at.p == below) & (at.p < at.p_true)).to(at.p)
-        is_below = is_below / is_below.sum(1, keepdim=True).clamp(min=1)  # classes that tie share, as in autograd
-        left = 1 - at.p_true + below
-        by_log_p = -(left**self.gamma)
-        by_left = -self.gamma * left ** (self.gamma - 1) * at.log_p_true
-        onehot = torch.zeros_like(at.p).scatter(1, at.y, 1.0)
-        d_log_p = onehot - at.p
-        d_left = -at.p_true * d_log_p + below * (is_below - at.p)
-        return by_log_p * d_log_p + by_left * d_left
+        return self.rule_by_gradient("1 - p_y + dL/dz_y", "p_j - dL/dz_j")
 
 
 def _next_below(p: Tensor, p_true: Tensor) -> Tensor:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-from acls.errors import InputError
 from acls.losses.base import About, Loss
 from acls.losses.numerics import target_logs
-from acls.losses.rule import Rule, Side, View
+from acls.losses.rule import Rule
+from acls.options import option
 from acls.shapes import Positions
 
 
@@ -20,7 +22,7 @@ def mix(values: Tensor, at: Positions, weight: Tensor | None) -> Tensor:
 
 
 class FocalFamily(Loss):
-    """A loss w(p_y) (-log p_y): subclasses write the factor w, here and in its gradient's closed form.
+    """A loss w(p_y) (-log p_y): subclasses write the factor w.
 
     The gradient is g(p_y) (softmax(z) - onehot(y)), with g = w - p_y w'(p_y) (-log p_y) where w carries a gradient:
     collinear with cross-entropy's, that is, label smoothing towards the model's own prediction.
@@ -36,23 +38,8 @@ class FocalFamily(Loss):
         log_p, log_rest = target_logs(at)
         return mix(-self.factor(log_p, log_rest) * log_p, at, weight)
 
-    def gradient_factor(self, at: View) -> Tensor:
-        """Return g ``(M, 1)``: the gradient is g times cross-entropy's."""
-        raise NotImplementedError
-
     def rule(self, n_classes: int) -> Rule:
-        return Rule(
-            pivot="true",
-            down=Side(lambda at: (1 - self.gradient_factor(at)) * (1 - at.p), formula="(1 - g(p_y)) (1 - p_y)"),
-            up=Side(lambda at: (1 - self.gradient_factor(at)) * at.p, formula="(1 - g(p_y)) p_j"),
-        )
-
-
-def power_gradient_factor(at: View, gamma: Tensor | float, sign: Tensor | float = 1.0) -> Tensor:
-    """Return g of the weight (1 - sign p)^gamma: (1 - s p)^gamma - s gamma p (1 - s p)^(gamma - 1) log p."""
-    p, log_p = at.p_true, at.log_p_true
-    left = 1 - sign * p
-    return left**gamma - sign * gamma * p * left ** (gamma - 1) * log_p
+        return self.rule_by_gradient("(1 - g(p_y)) (1 - p_y)", "(1 - g(p_y)) p_j")
 
 
 class Focal(FocalFamily):
@@ -62,21 +49,44 @@ class Focal(FocalFamily):
     for calibration Mukhoti et al., NeurIPS 2020. Gamma 0 is cross-entropy.
     """
 
-    gamma: float = 3.0
+    gamma: float = option(default=3.0, within="[0, inf)")
     detach: bool = False
 
     about = About("Focal loss", "Lin et al.", "ICCV", 2017)
-
-    def __post_init__(self) -> None:
-        if self.gamma < 0:
-            raise InputError(f"gamma={self.gamma} is negative: for (1 + p)^gamma use InverseFocal")
-        super().__post_init__()
 
     def factor(self, log_p: Tensor, log_rest: Tensor) -> Tensor:
         weight = torch.exp(self.gamma * log_rest)
         return weight.detach() if self.detach else weight
 
-    def gradient_factor(self, at: View) -> Tensor:
-        if self.detach:
-            return (1 - at.p_true) ** self.gamma
-        return power_gradient_factor(at, self.gamma)
+
+class InverseFocal(FocalFamily):
+    """Cross-entropy that cares more for what is already learnt: -(1 + p_y)^gamma log p_y.
+
+    It trains towards sharper outputs, which post-hoc calibration then corrects. ``detach=True`` lets no gradient
+    through the weight. Wang et al., NeurIPS 2021.
+    """
+
+    gamma: float = option(default=2.0, within="[0, inf)")
+    detach: bool = False
+
+    about = About("Inverse focal loss", "Wang et al.", "NeurIPS", 2021)
+
+    def factor(self, log_p: Tensor, log_rest: Tensor) -> Tensor:
+        weight = (1 + log_p.exp()) ** self.gamma
+        return weight.detach() if self.detach else weight
+
+
+class FLSD(FocalFamily):
+    """Focal loss whose gamma depends on p_y, the true class's probability: 5 below 0.2, 3 below 0.5, then ``gamma``.
+
+    That is FLSD-53 with the default ``gamma=3``; gamma itself carries no gradient, and p_y = 0.2 falls to 3. The paper
+    writes the predicted class's probability, the reference code uses the true class's. Mukhoti et al., NeurIPS 2020.
+    """
+
+    gamma: float = 3.0
+
+    about = About("Sample-dependent focal loss", "Mukhoti et al.", "NeurIPS", 2020)
+
+    def factor(self, log_p: Tensor, log_rest: Tensor) -> Tensor:
+        gamma = torch.where(log_p.detach() < math.log(0.5), 3.0, self.gamma)
+        return torch.exp(torch.where(log_p.detach() < math.log(0.2), 5.0, gamma) * log_rest)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from acls.errors import InputError
 from acls.losses.base import About, Loss
 from acls.losses.numerics import FAR
 from acls.losses.rule import Rule, Side
-from acls.modules import choose
+from acls.options import option
 from acls.shapes import Positions
 
 
@@ -21,17 +20,11 @@ class LabelSmoothing(Loss):
     (K - 1)/K of the epsilon. Szegedy et al., CVPR 2016.
     """
 
-    epsilon: float = 0.05
-    spread: str = "all"
+    epsilon: float = option(default=0.05, within="[0, 1]")
+    spread: str = option(default="all", choices=("all", "others"))
 
     data_name = "smoothed_ce"
     about = About("Label smoothing", "Szegedy et al.", "CVPR", 2016)
-
-    def __post_init__(self) -> None:
-        choose("spread", self.spread, ("all", "others"))
-        if not 0.0 <= self.epsilon <= 1.0:
-            raise InputError(f"epsilon={self.epsilon} is not within 0..1")
-        super().__post_init__()
 
     def data_term(self, at: Positions, weight: Tensor | None) -> Tensor:
         epsilon = self._epsilon_over_all(at.n_classes)

@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from acls.losses.base import Regularized
-from acls.losses.ce import CE
+from acls.losses.base import CE, Regularized
 from acls.losses.numerics import FAR
 from acls.shapes import Positions
 

@@ -11,7 +11,8 @@ from acls.errors import InputError
 from acls.losses.base import About
 from acls.losses.margin import MarginTerm, OnePass
 from acls.losses.numerics import FAR
-from acls.losses.rule import Rule, penalty_rule
+from acls.losses.rule import Rule, gradient_rule
+from acls.options import option
 from acls.shapes import Positions
 
 _SCHEDULE = ("schedule", "mu", "max_weight", "step_size")
@@ -37,14 +38,9 @@ class MbLS(OnePass):
     """
 
     weight: float = 0.1
-    margin: float = 10.0
+    margin: float = option(default=10.0, within="[0, inf)")
 
     about = About("Margin-based label smoothing", "Liu et al.", "CVPR", 2022, kind="CR")
-
-    def __post_init__(self) -> None:
-        if self.margin < 0:
-            raise InputError(f"margin={self.margin}: expected 0 or more")
-        super().__post_init__()
 
     @classmethod
     def upgraded(cls, fields: dict[str, Any]) -> dict[str, Any]:
@@ -67,9 +63,10 @@ class MbLS(OnePass):
 
     def rule(self, n_classes: int) -> Rule | None:
         return self.rule_on_cross_entropy(
-            penalty_rule(
-                lambda z: mbls_penalty(z, margin=self.margin, weight=self.weight),
-                down=("w/K #{k: z_ŷ - z_k > M}", "max z - min z > M"),
-                up=("w/K", "z_ŷ - z_j > M"),
+            gradient_rule(
+                lambda z, _: mbls_penalty(z, margin=self.margin, weight=self.weight),
+                down="w/K #{k: z_ŷ - z_k > M}",
+                up="w/K",
+                conditions=("max z - min z > M", "z_ŷ - z_j > M"),
             )
         )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from acls.errors import InputError
 from acls.losses.base import About, Regularized
 from acls.losses.numerics import correctness, log_complement, log_confidence
+from acls.options import option
 from acls.shapes import Positions
 
 # What the reference codes add to their denominators and under their square root; part of the published values.
@@ -35,16 +35,11 @@ class MMCE(Regularized):
     """
 
     weight: float = 1.0
-    bandwidth: float = 0.4
+    bandwidth: float = option(default=0.4, within="[0.01, inf)")  # below, exp(1/bandwidth) leaves the range of floats
     weighted: bool = False
 
     couples_samples = True
     about = About("Maximum mean calibration error", "Kumar et al.", "ICML", 2018, kind="AR")
-
-    def __post_init__(self) -> None:
-        if self.bandwidth < 0.01:
-            raise InputError(f"bandwidth={self.bandwidth} is below 0.01, where exp(1/bandwidth) leaves the float range")
-        super().__post_init__()
 
     def penalty(self, at: Positions) -> dict[str, Tensor]:
         log_r, predicted = log_confidence(at.logits)

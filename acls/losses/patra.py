@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from acls import distributed
-from acls.errors import InputError
 from acls.losses.base import About, Epoch, Regularized, check_prepared
-from acls.losses.dca import confidence_gap
 from acls.losses.history import sample_means
+from acls.losses.mdca import confidence_gap
 from acls.losses.numerics import log_confidence
+from acls.options import option
 from acls.shapes import Positions, flatten
 
 
@@ -27,10 +27,10 @@ class Patra(Regularized):
     """
 
     weight: float = 10.0
-    alpha: float = 0.005
+    alpha: float = option(default=0.005, within="(0, inf)")
     ema: float = 0.3
-    prune_at: tuple[float, ...] = (0.25, 0.5, 0.75)
-    prune_fraction: float = 0.1
+    prune_at: tuple[float, ...] = option(default=(0.25, 0.5, 0.75), within="(0, 1]")
+    prune_fraction: float = option(default=0.1, within="[0, 1)")
 
     couples_samples = True
     memory = {"confidence": ("n_train",)}  # noqa: RUF012
@@ -43,8 +43,6 @@ class Patra(Regularized):
 
     def __post_init__(self) -> None:
         self.prune_at = tuple(self.prune_at)
-        if self.alpha <= 0 or not 0 <= self.prune_fraction < 1 or not all(0 < share <= 1 for share in self.prune_at):
-            raise InputError(f"{self!r}: alpha is positive, prune_fraction within 0..1 and prune_at shares of training")
         super().__post_init__()
 
     def penalty(self, at: Positions) -> dict[str, Tensor]:

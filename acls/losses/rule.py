@@ -45,14 +45,6 @@ class View:
         return first_equal(self.z, self.z.amax(1, keepdim=True))
 
     @cached_property
-    def p_true(self) -> Tensor:
-        return self.p.gather(1, self.y)
-
-    @cached_property
-    def log_p_true(self) -> Tensor:
-        return self.log_p.gather(1, self.y)
-
-    @cached_property
     def confidence(self) -> Tensor:
         return self.p.gather(1, self.predicted)
 
@@ -131,22 +123,28 @@ class Rule:
         return changed.gather(1, pivot).squeeze(1), changed.scatter(1, pivot, False).any(1)
 
 
-def penalty_rule(penalty: Callable[[Tensor], Tensor], down: tuple[str, str], up: tuple[str, str]) -> Rule:
-    """Return the rule of cross-entropy plus ``penalty(z)``, one value per row of logits: f is the penalty's gradient.
+def gradient_rule(
+    excess: Callable[[Tensor, Tensor], Tensor],
+    down: str,
+    up: str,
+    conditions: tuple[str, str] | None = None,
+    pivot: Literal["predicted", "true"] = "predicted",
+) -> Rule:
+    """Return the rule of cross-entropy plus ``excess(z, y)``, one value per row of logits: f is its gradient.
 
-    C is true where f is not 0. ``down`` and ``up`` are the formula and the condition as one would write them.
+    ``down``, ``up`` and their ``conditions`` are f and C as one would write them; C is true where f is not 0, and
+    without conditions everywhere.
     """
 
     def gradient(at: View) -> Tensor:
         z = at.z.detach().requires_grad_()
         with torch.enable_grad():
-            (found,) = torch.autograd.grad(penalty(z).sum(), z)
+            (found,) = torch.autograd.grad(excess(z, at.y.squeeze(1)).sum(), z)
         return found
 
-    def acts(at: View) -> Tensor:
-        return gradient(at) != 0
-
-    return Rule(down=Side(gradient, acts, *down), up=Side(lambda at: -gradient(at), acts, *up))
+    when = always if conditions is None else lambda at: gradient(at) != 0
+    if_down, if_up = conditions or ("1", "1")
+    return Rule(pivot, Side(gradient, when, down, if_down), Side(lambda at: -gradient(at), when, up, if_up))
 
 
 def effective_label(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from dataclasses import replace
+from functools import wraps
 
 from acls.errors import InputError, suggest
 from acls.recipes import accurate, paper, small
@@ -15,31 +18,19 @@ from acls.recipes.recipe import (
     save_recipe,
 )
 
+
+def _named(make: Callable[[], Recipe]) -> Callable[[], Recipe]:
+    """The function, with its own name as the recipe's."""
+    return wraps(make)(lambda: replace(make(), name=make.__name__))
+
+
 RECIPES: dict[str, Callable[[], Recipe]] = {
-    function.__name__: function
-    for function in (
-        small.digits_cnn,
-        small.digits_few,
-        small.synthetic_mlp,
-        small.synthetic_unet,
-        small.cifar10_mini,
-        small.tiny_imagenet_mini,
-        small.voc_mini,
-        paper.cifar10_resnet50,
-        paper.cifar10_resnet101,
-        paper.tiny_imagenet_resnet50,
-        paper.tiny_imagenet_resnet101,
-        paper.imagenet_resnet50,
-        paper.voc_deeplabv3_resnet50,
-        accurate.tiny_imagenet_finetune,
-        accurate.cifar10_finetune,
-        accurate.cifar10_resnet20,
-        accurate.voc_finetune,
-        accurate.finetune,
-        small.custom,
-        small.custom_segmentation,
-    )
+    name: _named(make)
+    for module in (small, paper, accurate)
+    for name, make in vars(module).items()
+    if inspect.isfunction(make) and make.__module__ == module.__name__
 }
+"""Every function of these modules is a recipe."""
 
 
 def find(name: str) -> Recipe:
@@ -50,12 +41,5 @@ def find(name: str) -> Recipe:
 
 
 __all__ = [
-    "RECIPES",
-    "LossOptions",
-    "OptimOptions",
-    "Recipe",
-    "ScheduleOptions",
-    "find",
-    "load_recipe",
-    "save_recipe",
-]
+    "RECIPES", "LossOptions", "OptimOptions", "Recipe", "ScheduleOptions", "find", "load_recipe", "save_recipe",
+]  # fmt: skip

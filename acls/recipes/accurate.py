@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from acls.data import DataOptions
 from acls.models import ModelOptions
-from acls.recipes.recipe import LossOptions, OptimOptions, Recipe, ScheduleOptions
+from acls.recipes.recipe import OptimOptions, Recipe, ScheduleOptions, acls_with
 
 LITE = "efficientnet_lite0.safetensors"
 _COSINE = ScheduleOptions(name="cosine", per="step")
@@ -22,10 +22,9 @@ def finetune() -> Recipe:
     ``acls train finetune --root DIR --model timm/NAME --model.weights FILE --data.normalise imagenet --loss ACLS``
     """
     return Recipe(
-        name="finetune",
         data=DataOptions(name="folder", memory=False, size=224, scale=0.25, flip=True, normalise="imagenet", workers=2),
         model=ModelOptions(name="timm/resnet18", pretrained=True),
-        loss=LossOptions(name="ACLS", protocol={"margin": 10.0}),
+        loss=acls_with(10.0),
         optim=_ADAMW,
         schedule=_COSINE,
         epochs=5,
@@ -42,7 +41,6 @@ def tiny_imagenet_finetune() -> Recipe:
     """
     return replace(
         finetune(),
-        name="tiny_imagenet_finetune",
         data=DataOptions(name="tiny_imagenet", pad=4, flip=True, normalise="lite"),
         model=ModelOptions(name="timm/tf_efficientnet_lite0", weights=LITE),
     )
@@ -57,7 +55,6 @@ def cifar10_finetune() -> Recipe:
     """
     return replace(
         cifar10_resnet20(),
-        name="cifar10_finetune",
         data=replace(cifar10_resnet20().data, halve=True, normalise="imagenet"),
         model=ModelOptions(name="resnet20", weights="resnet20-12fca82f.th"),
         optim=OptimOptions(name="sgd", lr=0.01, weight_decay=1e-4),
@@ -72,10 +69,9 @@ def cifar10_resnet20() -> Recipe:
     ``acls train cifar10_resnet20 --root cifar10_train.zip --loss ACLS``
     """
     return Recipe(
-        name="cifar10_resnet20",
         data=DataOptions(name="cifar10", pad=4, flip=True, normalise="cifar10", split="shuffled"),
         model=ModelOptions(name="resnet20"),
-        loss=LossOptions(name="ACLS", protocol={"margin": 6.0}),
+        loss=acls_with(6.0),
         optim=OptimOptions(name="sgd", lr=0.1, nesterov=True, weight_decay=5e-4),
         schedule=replace(_COSINE, warmup=1),
         epochs=12,
@@ -93,7 +89,6 @@ def voc_finetune() -> Recipe:
     """
     return replace(
         finetune(),
-        name="voc_finetune",
         data=DataOptions(name="voc", halve=True, size=224, flip=True, normalise="lite"),
         model=ModelOptions(name="lraspp/tf_efficientnet_lite0", weights=LITE),
         optim=replace(_ADAMW, lr=5e-4),

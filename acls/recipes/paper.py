@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from acls.data import DataOptions
 from acls.models import ModelOptions
-from acls.recipes.recipe import LossOptions, OptimOptions, Recipe, ScheduleOptions
+from acls.recipes.recipe import OptimOptions, Recipe, ScheduleOptions, acls_with
 
+_STREAMED = DataOptions(memory=False, flip=True, normalise="imagenet")
 _SGD = OptimOptions(name="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4)
 
 
@@ -22,10 +23,9 @@ def cifar10_resnet50() -> Recipe:
     ImageNet stem and weights). ``acls train cifar10_resnet50 --root DIR --loss ACLS``
     """
     return Recipe(
-        name="cifar10_resnet50",
         data=DataOptions(name="cifar10", pad=4, flip=True, normalise="cifar10", split="shuffled"),
         model=ModelOptions(name="resnet50", stem="cifar"),
-        loss=LossOptions(name="ACLS", protocol={"margin": 6.0}),
+        loss=acls_with(6.0),
         optim=_SGD,
         schedule=ScheduleOptions(name="steps", milestones=(150, 250)),
         epochs=350,
@@ -40,7 +40,7 @@ def cifar10_resnet101() -> Recipe:
     ``acls train cifar10_resnet101 --root DIR --loss ACLS``
     """
     same = cifar10_resnet50()
-    return replace(same, name="cifar10_resnet101", model=replace(same.model, name="resnet101"))
+    return replace(same, model=replace(same.model, name="resnet101"))
 
 
 def tiny_imagenet_resnet50() -> Recipe:
@@ -49,10 +49,9 @@ def tiny_imagenet_resnet50() -> Recipe:
     ``acls train tiny_imagenet_resnet50 --root DIR --loss ACLS``
     """
     return Recipe(
-        name="tiny_imagenet_resnet50",
         data=DataOptions(name="tiny_imagenet", pad=4, flip=True, normalise="imagenet"),
         model=ModelOptions(name="resnet50", stem="tiny"),
-        loss=LossOptions(name="ACLS", protocol={"margin": 10.0}),
+        loss=acls_with(10.0),
         optim=_SGD,
         schedule=ScheduleOptions(name="steps", milestones=(40, 60)),
         epochs=100,
@@ -66,7 +65,7 @@ def tiny_imagenet_resnet101() -> Recipe:
     ``acls train tiny_imagenet_resnet101 --root DIR --loss ACLS``
     """
     same = tiny_imagenet_resnet50()
-    return replace(same, name="tiny_imagenet_resnet101", model=replace(same.model, name="resnet101"))
+    return replace(same, model=replace(same.model, name="resnet101"))
 
 
 def imagenet_resnet50() -> Recipe:
@@ -77,7 +76,6 @@ def imagenet_resnet50() -> Recipe:
     ``torchrun --nproc-per-node 4 -m acls train imagenet_resnet50 --root DIR --loss ACLS --devices 4``
     """
     return Recipe(
-        name="imagenet_resnet50",
         data=DataOptions(
             name="imagenet",
             memory=False,
@@ -89,7 +87,7 @@ def imagenet_resnet50() -> Recipe:
             workers=8,
         ),
         model=ModelOptions(name="resnet50", stem="imagenet"),
-        loss=LossOptions(name="ACLS", protocol={"margin": 10.0}),
+        loss=acls_with(10.0),
         optim=OptimOptions(name="adamw", lr=5e-4, weight_decay=5e-2, decay_all=False),
         schedule=ScheduleOptions(name="cosine", warmup=1, warmup_lr=5e-7, min_lr=5e-6),
         epochs=200,
@@ -107,20 +105,10 @@ def voc_deeplabv3_resnet50() -> Recipe:
     the 10,582 images that the paper counts. ``acls train voc_deeplabv3_resnet50 --root DIR --loss ACLS``
     """
     return Recipe(
-        name="voc_deeplabv3_resnet50",
-        data=DataOptions(
-            name="voc",
-            memory=False,
-            size=512,
-            flip=True,
-            jitter=0.3,
-            colour="hsv",
-            normalise="imagenet",
-            workers=4,
-        ),
+        data=replace(_STREAMED, name="voc", size=512, jitter=0.3, colour="hsv", workers=4),
         model=ModelOptions(name="deeplabv3_resnet50", pretrained=True),
-        loss=LossOptions(name="ACLS", protocol={"margin": 10.0}),
-        optim=OptimOptions(name="sgd", lr=1e-2, momentum=0.9, weight_decay=5e-4),
+        loss=acls_with(10.0),
+        optim=replace(_SGD, lr=1e-2),
         schedule=ScheduleOptions(name="steps", milestones=(40, 80)),
         epochs=100,
         batch=8,

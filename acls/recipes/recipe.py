@@ -148,6 +148,11 @@ class Recipe:
     compile: bool = option(False, "compile the network: slow to start, faster on a GPU")
 
 
+def acls_with(margin: float) -> LossOptions:
+    """ACLS, the method that recipes train with unless told otherwise; the margin is for every method that has one."""
+    return LossOptions(name="ACLS", protocol={"margin": margin})
+
+
 def save_recipe(recipe: Recipe, path: str | Path) -> None:
     """Write a recipe as JSON or YAML, by the file's suffix."""
     plain = to_plain(recipe)

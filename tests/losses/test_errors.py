@@ -90,8 +90,8 @@ def test_an_unknown_loss_is_answered_with_the_nearest():
     ("kind", "fields", "told"),
     [
         (ACLS, {"form": "papr"}, "did you mean 'paper'"),
-        (ACLS, {"margin": -1.0}, "not negative"),
-        (CE, {"reduction": "avg"}, "'mean', 'sum', 'none'"),
+        (ACLS, {"margin": -1.0}, r"ACLS\(margin=-1.0\): expected a number in \[0, inf\), got -1.0"),
+        (CE, {"reduction": "avg"}, "expected one of mean, sum, none"),
         (MMCE, {"bandwidth": 0.0}, "bandwidth=0.0"),
         (MMCE, {"reduction": "none"}, "has a term for the whole batch"),
         (ACLS, {"base": MMCE(), "reduction": "none"}, "has a term for the whole batch"),
@@ -102,7 +102,9 @@ def test_an_unknown_loss_is_answered_with_the_nearest():
         (ACLS, {"margin": "six"}, r"ACLS\(margin='six'\): expected a finite number, got 'six'"),
         (MMCE, {"weighted": "no"}, r"MMCE\(weighted='no'\): expected True or False"),
         (Patra, {"prune_at": 0.5}, "expected several values"),
-        (AutoACLS, {"margin": 0.0}, "expected a number above 0"),
+        (AutoACLS, {"margin": 0.0}, r"expected a number in \(0, inf\)"),
+        (Patra, {"prune_at": (0.5, 2.0)}, r"expected a number in \(0, 1\]"),
+        (CaPE, {"bins": 0}, r"CaPE\(bins=0\): expected a number in \[1, inf\)"),
     ],
 )
 def test_a_wrong_setting_is_refused_when_the_loss_is_made(kind, fields, told):
