@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 
 from acls.data import DataOptions
-from acls.data.parts import Data, InMemory, Part
+from acls.data.dataset import Data, InMemory, Part
 from acls.losses import ACLS, CE
 from acls.models import ModelOptions, build_model
 from acls.recipes import LossOptions, find
@@ -43,7 +43,7 @@ def images(samples: int) -> Data:
     y = torch.randint(0, 10, (len(x),), generator=random)
     from acls.data.augment import Augment, Normalise
 
-    source = InMemory(x, y, Augment(pad=4, flip=True), Normalise("cifar10"))
+    source = InMemory(x, y, Augment(pad=4, flip=True, normalise=Normalise("cifar10")))
     held = Part(source, torch.arange(samples, len(x)))
     return Data(Part(source, torch.arange(samples), seed=1), held, held, tuple("0123456789"))
 

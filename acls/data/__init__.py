@@ -13,7 +13,7 @@ from acls.errors import InputError, suggest
 from acls.options import option
 
 if TYPE_CHECKING:
-    from acls.data.parts import Data
+    from acls.data.dataset import Data
 
 _ALWAYS = ("name", "val", "split", "split_seed", "n_train", "mix", "mix_alpha", "mix_prob")
 _BATCHED = ("pad", "flip", "jitter", "colour", "erase")

@@ -6,14 +6,16 @@ What happens to a sample depends on the seed, the epoch and its index only: ther
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from acls.data import DataOptions
-from acls.data.keyed import generator, seed_of, uniform
+from acls.data.keyed_random import generator, seed_of, uniform
+from acls.errors import InputError
+from acls.shapes import IGNORE_INDEX
 
 # Mean and standard deviation of the channels of images in 0..1.
 STATISTICS = {
@@ -25,32 +27,58 @@ STATISTICS = {
 }
 HUE, SATURATION, VALUE = 20 / 180, 30 / 255, 20 / 255
 """The largest shifts of the colour rule ``hsv``, as shares of each channel's range."""
-MIDDLE = 7 / 8
-"""Share of the shorter side that evaluation sees where training takes random resized crops."""
 _FLIP, _COLOUR, _ERASE, _CROP, _DRAWS = slice(0, 3), slice(3, 10), slice(10, 15), slice(15, 19), 19
 
 
 @dataclass(frozen=True)
+class Normalise:
+    """Bytes to 0..1, then each channel to mean 0 and deviation 1 by a data set's statistics."""
+
+    name: str = "none"
+
+    def scaled(self, x: Tensor) -> Tensor:
+        """Bytes as floats in 0..1; floats as they are."""
+        return x.float().div_(255) if x.dtype == torch.uint8 else x
+
+    def __call__(self, x: Tensor) -> Tensor:
+        mean, deviation = self._statistics()
+        return x if self.name == "none" else (x - mean) / deviation
+
+    def undo(self, x: Tensor) -> Tensor:
+        """The images in 0..1 that were normalised."""
+        mean, deviation = self._statistics()
+        return x if self.name == "none" else x * deviation + mean
+
+    def _statistics(self) -> tuple[Tensor, Tensor]:
+        mean, deviation = (torch.tensor(part)[:, None, None] for part in STATISTICS[self.name])
+        return mean, deviation
+
+
+@dataclass(frozen=True)
 class Augment:
-    """Random crop, flip, colour and erasing of a batch; each off at its default."""
+    """What a batch goes through on its way to the network: random crop, flip, colour and erasing; normalisation."""
 
     pad: int = 0
     flip: bool = False
     jitter: float = 0.0
     colour: str = "factors"
     erase: float = 0.0
+    normalise: Normalise = field(default_factory=Normalise)
+    void: int = IGNORE_INDEX
+    """The label of the pixels that a crop adds to a label map."""
 
     @staticmethod
-    def of(options: DataOptions) -> Augment:
+    def of(options: DataOptions, void: int = IGNORE_INDEX) -> Augment:
         """What the settings of a data set say."""
-        return Augment(options.pad, options.flip, options.jitter, options.colour, options.erase)
+        named = {name: getattr(options, name) for name in ("pad", "flip", "jitter", "colour", "erase")}
+        return Augment(**named, normalise=Normalise(options.normalise), void=void)
 
-    def geometry(self, x: Tensor, y: Tensor, u: Tensor, void: int) -> tuple[Tensor, Tensor]:
+    def geometry(self, x: Tensor, y: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """Crop and flip images and, alike, their label maps, in the dtype they came in; ``u``: three numbers each."""
         if self.pad:
             top, left = ((u[:, :2] * (2 * self.pad + 1)).long()).unbind(1)
             x = crop(x, top, left, self.pad, 0)
-            y = crop(y[:, None], top, left, self.pad, void)[:, 0] if y.ndim == 3 else y
+            y = crop(y[:, None], top, left, self.pad, self.void)[:, 0] if y.ndim == 3 else y
         if self.flip:
             flipped = u[:, 2] < 0.5
             x = torch.where(flipped[:, None, None, None], x.flip(-1), x)
@@ -98,55 +126,21 @@ class Augment:
             erased[i] = torch.where(box[i], noise, x[i])
         return erased
 
-    def __call__(
-        self, x: Tensor, y: Tensor, *, normalise: Normalise, seed: int, epoch: int, index: Tensor, void: int
-    ) -> tuple[Tensor, Tensor]:
-        """Augment and normalise a batch."""
-        u = uniform(seed, epoch, index, _DRAWS)
-        x, y = self.geometry(x, y, u[:, _FLIP], void)
-        x = normalise.scaled(x)
-        x = normalise(self.colours(x, u[:, _COLOUR]))
-        seeds = [seed_of(seed, epoch, i) for i in index.tolist()] if self.erase else []
-        return self.erased(x, u[:, _ERASE], seeds), y
-
-
-@dataclass(frozen=True)
-class Normalise:
-    """Bytes to 0..1, then each channel to mean 0 and deviation 1 by a data set's statistics."""
-
-    name: str = "none"
-
-    def scaled(self, x: Tensor) -> Tensor:
-        """Bytes as floats in 0..1; floats as they are."""
-        return x.float().div_(255) if x.dtype == torch.uint8 else x
-
-    def __call__(self, x: Tensor) -> Tensor:
-        mean, deviation = self._statistics()
-        return x if self.name == "none" else (x - mean) / deviation
-
-    def undo(self, x: Tensor) -> Tensor:
-        """The images in 0..1 that were normalised."""
-        mean, deviation = self._statistics()
-        return x if self.name == "none" else x * deviation + mean
-
-    def _statistics(self) -> tuple[Tensor, Tensor]:
-        mean, deviation = (torch.tensor(part)[:, None, None] for part in STATISTICS[self.name])
-        return mean, deviation
+    def __call__(self, x: Tensor, y: Tensor, key: tuple[int, int] | None, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Normalise a batch, augmented first where it has a key, (seed, epoch)."""
+        normalise = self.normalise
+        if key is None:
+            return normalise(normalise.scaled(x)), y.long()
+        u = uniform(*key, index, _DRAWS)
+        x, y = self.geometry(x, y, u[:, _FLIP])
+        x = normalise(self.colours(normalise.scaled(x), u[:, _COLOUR]))
+        seeds = [seed_of(*key, i) for i in index.tolist()] if self.erase else []
+        return self.erased(x, u[:, _ERASE], seeds), y.long()
 
 
 def crop_draws(seed: int, epoch: int, index: Tensor) -> Tensor:
     """The four numbers of each sample that place a random crop of a larger image."""
     return uniform(seed, epoch, index, _DRAWS)[:, _CROP]
-
-
-def resized_crop(width: int, height: int, scale: float, u: Tensor) -> tuple[float, float, float, float]:
-    """A box (left, top, right, bottom) of an image: at least the share ``scale`` of its area, of aspect 3:4 to 4:3."""
-    area, ratio, across, down = u.tolist()
-    area = (scale + (1 - scale) * area) * width * height
-    ratio = math.exp((2 * ratio - 1) * math.log(4 / 3))
-    wide, tall = min(math.sqrt(area * ratio), width), min(math.sqrt(area / ratio), height)
-    left, top = across * (width - wide), down * (height - tall)
-    return left, top, left + wide, top + tall
 
 
 def crop(x: Tensor, top: Tensor, left: Tensor, pad: int, fill: int) -> Tensor:
@@ -180,3 +174,47 @@ def shift_hsv(x: Tensor, shift: Tensor) -> Tensor:
 def _grey(x: Tensor) -> Tensor:
     weights = x.new_tensor([0.299, 0.587, 0.114]) if x.shape[1] == 3 else x.new_full((x.shape[1],), 1 / x.shape[1])
     return torch.einsum("nchw,c->nhw", x, weights)[:, None]
+
+
+def mix(x: Tensor, y: Tensor, options: DataOptions, n_classes: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Mix the images of a batch as the options say, with labels ``(N, K)`` that hold each class's share of the image.
+
+    CutMix: Yun et al., ICCV 2019. Mixup: Zhang et al., ICLR 2018.
+
+    The batch stays as it is, with its class ids, in the share ``1 - mix_prob`` of the cases.
+    """
+    if options.mix == "none" or torch.rand((), generator=random) >= options.mix_prob:
+        return x, y
+    if y.ndim > 1:
+        raise InputError(f"{options.mix} mixes the labels of whole images: use data.mix none for segmentation")
+    kept = _beta(options.mix_alpha, random)
+    partner = torch.randperm(x.shape[0], generator=random).to(x.device)
+    if options.mix == "mixup":
+        mixed = kept * x + (1 - kept) * x[partner]
+    else:
+        mixed, kept = cutmix(x, partner, kept, random)
+    own = F.one_hot(y, n_classes).to(x.dtype)
+    return mixed, kept * own + (1 - kept) * own[partner]
+
+
+def cutmix(x: Tensor, partner: Tensor, kept: float, random: torch.Generator) -> tuple[Tensor, float]:
+    """Paste a box of each image's partner; also return the share of the image that is really kept.
+
+    The box has the share ``1 - kept`` of the area and its centre anywhere, so that part of it may fall outside.
+    """
+    height, width = x.shape[-2:]
+    side = math.sqrt(1 - kept)
+    tall, wide = int(height * side), int(width * side)
+    row = int(torch.randint(height, (), generator=random))
+    column = int(torch.randint(width, (), generator=random))
+    top, bottom = max(row - tall // 2, 0), min(row + tall // 2, height)
+    left, right = max(column - wide // 2, 0), min(column + wide // 2, width)
+    mixed = x.clone()
+    mixed[..., top:bottom, left:right] = x[partner][..., top:bottom, left:right]
+    return mixed, 1 - (bottom - top) * (right - left) / (height * width)
+
+
+def _beta(alpha: float, random: torch.Generator) -> float:
+    # torch's own Beta distribution takes no generator.
+    first, second = torch._standard_gamma(torch.full((2,), alpha, dtype=torch.float64), generator=random).tolist()
+    return first / (first + second) if first + second else 0.5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,11 @@ import torch
 from torch import Tensor
 
 from acls.data import DataOptions
-from acls.data.augment import Augment, Normalise
-from acls.data.files import Files, needs_root, to_bytes
-from acls.data.parts import Data, InMemory, Part
-from acls.data.splits import hold_out, subset
+from acls.data.augment import Augment
+from acls.data.dataset import Data, InMemory, Part
+from acls.data.files import Files, needs_root
+from acls.data.images import to_bytes
+from acls.data.splits import divide
 from acls.errors import InputError
 from acls.vision import submodule
 
@@ -41,14 +43,12 @@ def load(options: DataOptions, seed: int) -> Data:
     layout = LAYOUT.format(name=options.name, **_FOLDERS[options.name])
     root = Path(needs_root(options.root, options.name, layout))
     (x, y), (test_x, test_y), names = _read(options.name, root, options.download, layout)
-    augment, normalise = Augment.of(options), Normalise(options.normalise)
-    source, official = InMemory(x, y, augment, normalise), InMemory(test_x, test_y, augment, normalise)
-    kept, val = hold_out(y, options.val, rule=options.split, seed=options.split_seed)
-    train = Part(source, subset(y, kept, options.n_train, seed=options.split_seed), seed=seed)
-    every = torch.arange(len(test_y))
+    augment = Augment.of(options)
+    official, every = InMemory(test_x, test_y, augment), torch.arange(len(test_y))
+    data = divide(InMemory(x, y, augment), y, options, seed, names, own={"test": Part(official)})
     if options.halve:
-        return Data(train, Part(official, every[::2]), Part(official, every[1::2]), names)
-    return Data(train, Part(source, val), Part(official, every), names)
+        return replace(data, val=Part(official, every[::2]), test=Part(official, every[1::2]))
+    return data
 
 
 _Images = tuple[Tensor, Tensor]

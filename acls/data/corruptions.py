@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from acls.data.augment import Normalise
-from acls.data.keyed import generator, uniform
-from acls.data.parts import Source
+from acls.data.dataset import Source
+from acls.data.keyed_random import generator, uniform
 from acls.errors import InputError, suggest
 from acls.vision import pillow
 

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import io
-import lzma
 import os
 import stat
 import zipfile
-import zlib
-from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from acls.errors import InputError
 from acls.vision import pillow
@@ -31,33 +26,13 @@ class Files:
         """Open the root; ``layout`` says in the error message what should be there."""
         self.root = Path(root)
         self._archive: tuple[int, zipfile.ZipFile] | None = None
-        if self.root.is_dir():
-            self.zipped = False
-        elif zipfile.is_zipfile(self.root):
-            self.zipped = True
-        else:
+        self.zipped = zipfile.is_zipfile(self.root)
+        if not self.zipped and not self.root.is_dir():
             what = "is neither a folder nor a zip file" if self.root.exists() else "does not exist"
             raise InputError(f"{root} {what}: expected {layout}")
-        self._names: list[str] | None = None
-
-    def names(self) -> list[str]:
-        """Every file, sorted."""
-        if self._names is None:
-            if self.zipped:
-                found = [name for name in self._zip().namelist() if not name.endswith("/")]
-            else:
-                found = [path.relative_to(self.root).as_posix() for path in self.root.rglob("*") if path.is_file()]
-            self._names = sorted(found)
-        return self._names
 
     def __contains__(self, name: str) -> bool:
-        if not self.zipped:
-            return (self.root / name).is_file()
-        try:
-            self._zip().getinfo(name)
-        except KeyError:
-            return False
-        return True
+        return name in self._zip().NameToInfo if self.zipped else (self.root / name).is_file()
 
     def folders(self, under: str) -> list[str]:
         """The names of the folders directly under one, sorted, empty ones among them."""
@@ -70,7 +45,8 @@ class Files:
     def images(self, under: str) -> list[str]:
         """The images in a folder and those below it, sorted."""
         if self.zipped:
-            return [name for name in self.names() if name.startswith(under) and name.lower().endswith(IMAGES)]
+            names = self._zip().namelist()
+            return sorted(name for name in names if name.startswith(under) and name.lower().endswith(IMAGES))
         found = (Path(folder, name) for folder, _, names in os.walk(self.root / under) for name in names)
         return sorted(path.relative_to(self.root).as_posix() for path in found if path.suffix.lower() in IMAGES)
 
@@ -89,17 +65,7 @@ class Files:
                 )
         try:
             return self._zip().read(name) if self.zipped else (self.root / name).read_bytes()
-        except (
-            OSError,
-            KeyError,
-            zipfile.BadZipFile,
-            NotImplementedError,
-            RuntimeError,
-            EOFError,
-            ValueError,
-            zlib.error,
-            lzma.LZMAError,
-        ) as error:
+        except Exception as error:  # the decoders of a zip raise many kinds for a damaged file
             raise InputError(f"cannot read {name} of {self.root}: {error}") from error
 
     def lines(self, name: str) -> list[str]:
@@ -141,20 +107,16 @@ class Files:
         return pillow().fromarray(ids.astype(np.uint8))
 
     def size(self, name: str) -> tuple[int, int]:
-        """An image's width and height, without decoding it where it is in a folder."""
-        Image = pillow()
-        try:
-            with Image.open(io.BytesIO(self.read(name)) if self.zipped else self.root / name) as image:
-                width, height = image.size
-        except Exception as error:
-            raise InputError(f"{name} of {self.root} cannot be decoded ({error}): replace or remove it") from error
+        """An image's width and height, without decoding it."""
+        width, height = self._open(name, load=False).size
         return width, height
 
-    def _open(self, name: str) -> Any:
+    def _open(self, name: str, *, load: bool = True) -> Any:
         Image, data = pillow(), self.read(name)
         try:
             image = Image.open(io.BytesIO(data))
-            image.load()
+            if load:
+                image.load()
         except Exception as error:  # Pillow's decoders raise many kinds for a damaged file
             raise InputError(f"{name} of {self.root} cannot be decoded ({error}): replace or remove it") from error
         return image
@@ -175,51 +137,6 @@ class Files:
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_archive": None}
-
-
-def decode(files: Files, names: Sequence[str], size: int) -> Tensor:
-    """Images as bytes ``(N, 3, size, size)``, resized where they have another size."""
-    images = torch.empty((len(names), 3, size, size), dtype=torch.uint8)
-    for i, name in enumerate(names):
-        images[i] = to_bytes(fit(files.image(name), size))
-    return images
-
-
-def fit(image: Any, size: int) -> Any:
-    """The image at ``size`` x ``size``: its shorter side resized, its middle kept."""
-    if image.size == (size, size):
-        return image
-    Image = pillow()
-    width, height = image.size
-    side = min(width, height)
-    left, top = (width - side) // 2, (height - side) // 2
-    return image.resize((size, size), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side))
-
-
-def letterbox(
-    image: Any, mask: Any, longer: int, void: int, *, square: int | None = None, u: Sequence[float] = (0.5, 0.5)
-) -> tuple[Any, Any]:
-    """Image and mask with the longer side so long, padded to a square with 0 and void, in the middle.
-
-    With a ``square`` smaller than the image, the window of it at the share ``u`` of the way from left and top.
-    """
-    Image, side = pillow(), square or longer
-    scale = longer / max(image.size)
-    width, height = (max(round(edge * scale), 1) for edge in image.size)
-    corner = tuple(
-        (side - edge) // 2 if edge <= side else -int(at * (edge - side + 1))
-        for edge, at in zip((width, height), u, strict=False)
-    )
-    canvas, labels = Image.new("RGB", (side, side)), Image.new("L", (side, side), void)
-    canvas.paste(image.resize((width, height), Image.Resampling.BILINEAR), corner)
-    labels.paste(mask.resize((width, height), Image.Resampling.NEAREST), corner)
-    return canvas, labels
-
-
-def to_bytes(image: Any) -> Tensor:
-    """A Pillow image as bytes, ``(C, H, W)`` or, for one channel, ``(H, W)``."""
-    pixels = torch.from_numpy(np.array(image))
-    return pixels.permute(2, 0, 1).contiguous() if pixels.ndim == 3 else pixels
 
 
 def needs_root(options_root: str | None, name: str, layout: str) -> str:

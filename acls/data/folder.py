@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from acls.data import DataOptions
-from acls.data.augment import MIDDLE, Augment, Normalise
-from acls.data.files import Files, decode, letterbox, needs_root, to_bytes
-from acls.data.parts import Data, InMemory, OnDisk, Part, Source
-from acls.data.splits import hold_out, subset
-from acls.data.transforms import Scene, Square
+from acls.data.augment import Augment
+from acls.data.dataset import Data, InMemory, OnDisk, Part, Source
+from acls.data.files import Files, needs_root
+from acls.data.images import MIDDLE, Scene, Square, decode, letterbox, to_bytes
+from acls.data.splits import divide
 from acls.errors import InputError
 from acls.vision import pillow
 
@@ -25,34 +25,32 @@ SEGMENTATION_LAYOUT = (
     "like, ROOT/classes.txt with a name per line; or the same under ROOT/train/, ROOT/val/, ROOT/test/"
 )
 TEST_SHARE = 0.2
-VOID = 255
 SIZE = 224
 
 
 def load(options: DataOptions, seed: int) -> Data:
-    """Load a folder a class, or images and masks; parts that have no folder of their own are drawn by the seed."""
-    if options.name == "segmentation_folder":
-        return _segmentation(options, seed)
-    files = Files(needs_root(options.root, "folder", LAYOUT), layout=LAYOUT)
-    size = options.size or SIZE
+    """Load a folder per class, or images and masks; parts that have no folder of their own are drawn by the seed."""
+    maps = options.name == "segmentation_folder"
+    layout = SEGMENTATION_LAYOUT if maps else LAYOUT
+    files = Files(needs_root(options.root, options.name, layout), layout=layout)
+    folders = files.folders("")
+    parted = "train" in folders
+    held: list[str] = [part for part in ("val", "test") if parted and part in folders]
+    under = "train/" if parted else ""
+    if maps:
+        pairs = _pairs(files, under)
+        names = _class_names(files, pairs, options.void)
 
-    def listed(under: str, classes: tuple[str, ...] | None = None) -> tuple[list[tuple[str, int]], tuple[str, ...]]:
-        return labelled(files, under, LAYOUT, classes)
+        def maps_of(items: list[tuple[str, str]]) -> Source:
+            return masked_source(Masked(files, items, len(names), options.void), options)
 
-    parted = "train" in files.folders("")
-    items, classes = listed("train/" if parted else "")
-    y = torch.tensor([label for _, label in items])
-    source = _classification_source(files, items, y, options, size)
-    rest = torch.arange(len(y))
-    own: dict[str, Part] = {}
-    for part in ("val", "test"):
-        if parted and part in files.folders(""):
-            held, _ = listed(f"{part}/", classes)
-            labels = torch.tensor([label for _, label in held])
-            own[part] = Part(_classification_source(files, held, labels, options, size), torch.arange(len(held)))
-    rest, parts = _drawn(rest, y, own, options, source)
-    chosen = subset(y, rest, options.n_train, seed=options.split_seed)
-    return Data(Part(source, chosen, seed=seed), parts["val"], parts["test"], classes)
+        own = {part: Part(maps_of(_pairs(files, f"{part}/"))) for part in held}
+        return divide(maps_of(pairs), None, options, seed, names, own=own, test_share=TEST_SHARE, void=options.void)
+    items, names = labelled(files, under, layout)
+    listed = {part: labelled(files, f"{part}/", layout, names)[0] for part in held}
+    own = {part: Part(image_source(files, found, options, SIZE)) for part, found in listed.items()}
+    source = image_source(files, items, options, SIZE)
+    return divide(source, classes_of(items), options, seed, names, own=own, test_share=TEST_SHARE)
 
 
 def labelled(
@@ -66,7 +64,7 @@ def labelled(
         classes = found
         if len(classes) < 2:
             raise InputError(f"{files.root / under} holds one class, {classes[0]!r}: expected two or more")
-    unknown = sorted(set(found) - set(classes))
+    unknown = [name for name in found if name not in classes and files.images(f"{under}{name}/")]
     if unknown:
         raise InputError(f"{files.root / under} holds the class {unknown[0]!r}, which the training images do not have")
     items: list[tuple[str, int]] = []
@@ -90,11 +88,6 @@ class _Labelled:
         return self.files.image(name), label
 
 
-def on_disk(files: Files, items: Sequence[tuple[str, int]], options: DataOptions, size: int) -> OnDisk:
-    """Labelled images, read as they are needed."""
-    return _cut(len(items), _Labelled(files, items), options, Square(size, options.scale))
-
-
 @dataclass(frozen=True)
 class _Decoded:
     """An image in memory by number, with its class id."""
@@ -106,20 +99,22 @@ class _Decoded:
         return pillow().fromarray(self.x[number].permute(1, 2, 0).numpy()), int(self.y[number])
 
 
-def _cut(count: int, read: Any, options: DataOptions, cut: Any, void: int = VOID) -> OnDisk:
-    return OnDisk(count, read, cut, Augment.of(options), Normalise(options.normalise), void)
+def classes_of(items: Sequence[tuple[str, int]]) -> Tensor:
+    """The class ids of labelled images."""
+    return torch.tensor([label for _, label in items])
 
 
-def _classification_source(
-    files: Files, items: list[tuple[str, int]], y: Tensor, options: DataOptions, size: int
-) -> Source:
+def image_source(files: Files, items: Sequence[tuple[str, int]], options: DataOptions, size: int) -> Source:
+    """Labelled images at the size of the options, or else ``size``: in memory, or read as they are needed."""
+    size, augment = options.size or size, Augment.of(options)
+    cut = Square(size, options.scale)
     if not options.memory:
-        return on_disk(files, items, options, size)
+        return OnDisk(len(items), _Labelled(files, items), cut, augment)
     names = [name for name, _ in items]
     if options.scale < 1:  # crops are cut from images that are larger than what evaluation sees of them
         larger = decode(files, names, round(size / MIDDLE))
-        return _cut(len(items), _Decoded(larger, y), options, Square(size, options.scale))
-    return InMemory(decode(files, names, size), y, Augment.of(options), Normalise(options.normalise))
+        return OnDisk(len(items), _Decoded(larger, classes_of(items)), cut, augment)
+    return InMemory(decode(files, names, size), classes_of(items), augment)
 
 
 @dataclass(frozen=True)
@@ -132,60 +127,23 @@ class Masked:
     void: int
 
     def __call__(self, number: int) -> tuple[Any, Any]:
-        name, mask_name = self.items[number]
-        image, mask = self.files.image(name), self.files.mask(mask_name, self.n_classes, self.void)
-        if image.size != mask.size:
-            raise InputError(f"{name} is {_show(image.size)}, but its mask {mask_name} is {_show(mask.size)}")
-        return image, mask
+        name, mask = self.items[number]
+        return self.files.image(name), self.files.mask(mask, self.n_classes, self.void)
 
 
 def masked_source(read: Masked, options: DataOptions) -> Source:
     """Images with masks, in memory at one size or read as they are needed; sizes are compared before training."""
     for name, mask in read.items:
-        sizes = read.files.size(name), read.files.size(mask)
+        sizes = ["{}x{}".format(*read.files.size(one)) for one in (name, mask)]
         if sizes[0] != sizes[1]:
-            raise InputError(f"{name} is {_show(sizes[0])}, but its mask {mask} is {_show(sizes[1])}")
+            raise InputError(f"{name} is {sizes[0]}, but its mask {mask} is {sizes[1]}")
+    augment = Augment.of(options, read.void)
     if not options.memory:
-        return _cut(len(read.items), read, options, Scene(options.size or 512, read.void), read.void)
+        return OnDisk(len(read.items), read, Scene(options.size or 512, read.void), augment)
     size = options.size or 128
     pairs = [letterbox(*read(number), size, read.void) for number in range(len(read.items))]
     x, y = (torch.stack([to_bytes(pair[side]) for pair in pairs]) for side in (0, 1))
-    return InMemory(x, y, Augment.of(options), Normalise(options.normalise), read.void)
-
-
-def _segmentation(options: DataOptions, seed: int) -> Data:
-    files = Files(needs_root(options.root, "segmentation_folder", SEGMENTATION_LAYOUT), layout=SEGMENTATION_LAYOUT)
-    parted = "train" in files.folders("")
-    items = _pairs(files, "train/" if parted else "")
-    names = _class_names(files, items, options.void)
-    source = masked_source(Masked(files, items, len(names), options.void), options)
-    strata = torch.zeros(len(items))
-    own: dict[str, Part] = {}
-    for part in ("val", "test"):
-        if parted and part in files.folders(""):
-            held = _pairs(files, f"{part}/")
-            own[part] = Part(
-                masked_source(Masked(files, held, len(names), options.void), options), torch.arange(len(held))
-            )
-    rest, parts = _drawn(torch.arange(len(items)), strata, own, options, source)
-    train = Part(source, rest[: options.n_train], seed=seed)
-    return Data(train, parts["val"], parts["test"], names, void=options.void, segmentation=True)
-
-
-def _drawn(
-    rest: Tensor, strata: Tensor, own: dict[str, Part], options: DataOptions, source: Source
-) -> tuple[Tensor, dict[str, Part]]:
-    """Draw the parts that have no folder of their own from the training samples; return what remains of these."""
-    parts = dict(own)
-    for part, share, rule, seed in (
-        ("test", TEST_SHARE, "stratified", 0),
-        ("val", options.val, options.split, options.split_seed),
-    ):
-        if part not in parts:
-            kept, held = hold_out(strata[rest], share, rule=rule, seed=seed)
-            parts[part] = Part(source, rest[held])
-            rest = rest[kept]
-    return rest, parts
+    return InMemory(x, y, augment)
 
 
 def _pairs(files: Files, under: str) -> list[tuple[str, str]]:
@@ -207,7 +165,3 @@ def _class_names(files: Files, items: list[tuple[str, str]], void: int) -> tuple
         ids = to_bytes(files.mask(mask, 256, void))
         highest = max(highest, int(ids[ids != void].max()) if bool((ids != void).any()) else 0)
     return tuple(f"class {number}" for number in range(highest + 1))
-
-
-def _show(size: tuple[int, int]) -> str:
-    return f"{size[0]}x{size[1]}"

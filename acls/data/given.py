@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from acls.data import DataOptions
-from acls.data.augment import Augment, Normalise
-from acls.data.keyed import seed_of
-from acls.data.parts import Data, InMemory, Part, Source, prepared
-from acls.data.splits import hold_out
+from acls.data.augment import Augment
+from acls.data.dataset import Data, InMemory, Part, Source
+from acls.data.keyed_random import seed_of
+from acls.data.splits import divide
 from acls.errors import InputError
 from acls.shapes import IGNORE_INDEX
 
@@ -38,8 +38,6 @@ class Items:
 
     items: Any
     augment: Augment = field(default_factory=Augment)
-    normalise: Normalise = field(default_factory=Normalise)
-    void: int = IGNORE_INDEX
 
     def __len__(self) -> int:
         return len(self.items)
@@ -50,7 +48,7 @@ class Items:
             with _seeded(seed_of(*(key or (0, 0)), i)):
                 samples.append(_pair(self.items[number]))
         xs, ys = zip(*samples, strict=True)
-        return prepared(self, torch.stack(xs), torch.stack(ys), key, index)
+        return self.augment(torch.stack(xs), torch.stack(ys), key, index)
 
 
 @contextmanager
@@ -79,24 +77,16 @@ def gathered(
     void: int = IGNORE_INDEX,
 ) -> Data:
     """Three parts from arrays ``(x, y)`` or data sets; without ``val`` it is held out of ``train``, by class."""
-    augment, normalise = Augment.of(options), Normalise(options.normalise)
-    sources = [None if one is None else _source(one, augment, normalise, void) for one in (train, val, test)]
-    first, _, last = sources
-    if first is None or last is None:
+    if train is None or test is None:
         raise InputError("expected train= and test=: arrays (x, y) or data sets")
-    y = labels(first)
-    chosen = torch.arange(len(first))
-    if sources[1] is None:
-        strata = y if y.ndim == 1 else torch.zeros(len(first))
-        chosen, held = hold_out(strata, options.val, rule=options.split, seed=options.split_seed)
-        middle = Part(first, held)
-    else:
-        middle = Part(sources[1], torch.arange(len(sources[1])))
+    augment = Augment.of(options, void)
+    source = _source(train, augment)
+    own = {part: Part(_source(one, augment)) for part, one in (("val", val), ("test", test)) if one is not None}
+    y = labels(source)
     if y.is_floating_point() or bool((y[y != void] < 0).any()):
         raise InputError("expected labels that are class ids from 0 on; pass void= for the label of positions to skip")
     names = tuple(classes or _names(train) or (f"class {k}" for k in range(int(y[y != void].max()) + 1)))
-    rest = Part(last, torch.arange(len(last)))
-    return Data(Part(first, chosen, seed=seed), middle, rest, names, void=void, segmentation=y.ndim == 3)
+    return divide(source, y if y.ndim == 1 else None, options, seed, names, own=own, void=void)
 
 
 def fingerprint(*parts: Any) -> str:
@@ -105,7 +95,7 @@ def fingerprint(*parts: Any) -> str:
     for one in parts:
         if one is None:
             continue
-        source = _source(one, Augment(), Normalise(), IGNORE_INDEX)
+        source = _source(one, Augment())
         x = source.x if isinstance(source, InMemory) else source.take(torch.tensor([0]), None, torch.tensor([0]))[0]
         for tensor in (labels(source), x):
             digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -127,17 +117,17 @@ def labels(source: Source) -> Tensor:
     return torch.stack([_pair(source.items[number])[1] for number in range(len(source))])
 
 
-def _source(given: Any, augment: Augment, normalise: Normalise, void: int) -> InMemory | Items:
+def _source(given: Any, augment: Augment) -> InMemory | Items:
     if not isinstance(given, tuple):
         if not hasattr(given, "__getitem__") or not hasattr(given, "__len__"):
             raise InputError(
                 f"expected arrays (x, y) or a data set with a length and items, got {type(given).__name__}"
             )
-        return Items(given, augment, normalise, void)
+        return Items(given, augment)
     if len(given) != 2 or len(given[0]) != len(given[1]):
         raise InputError(f"expected arrays (x, y) of the same length, got {[np.shape(one) for one in given]}")
     x, y = (torch.as_tensor(np.asarray(one)) for one in given)
-    return InMemory(x if x.dtype == torch.uint8 else x.float(), y, augment, normalise, void)
+    return InMemory(x if x.dtype == torch.uint8 else x.float(), y, augment)
 
 
 def _pair(item: Any) -> tuple[Tensor, Tensor]:

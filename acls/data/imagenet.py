@@ -12,10 +12,10 @@ import io
 import torch
 
 from acls.data import DataOptions
+from acls.data.dataset import Data, Part
 from acls.data.files import Files, needs_root
-from acls.data.folder import labelled, on_disk
-from acls.data.parts import Data, Part
-from acls.data.splits import per_class, subset
+from acls.data.folder import classes_of, image_source, labelled
+from acls.data.splits import divide, per_class
 from acls.errors import InputError, require
 
 LAYOUT = (
@@ -38,14 +38,12 @@ def load(options: DataOptions, seed: int) -> Data:
         held, _ = labelled(files, f"{base}val/", LAYOUT, wnids)
     else:
         held = _flat(files, base, wnids)
-    y, held_y = (torch.tensor([label for _, label in part]) for part in (train, held))
-    chosen = subset(y, torch.arange(len(y)), options.n_train, seed=options.split_seed)
-    test, val = per_class(held_y, VAL_PER_CLASS, seed=options.split_seed)
+    test, val = per_class(classes_of(held), VAL_PER_CLASS, seed=options.split_seed)
     if f"{base}val_ind.txt" in files:
         val, test = (torch.tensor(files.numbers(f"{base}{part}_ind.txt", len(held))) for part in ("val", "test"))
-    size = options.size or SIZE
-    source, held_source = (on_disk(files, part, options, size) for part in (train, held))
-    return Data(Part(source, chosen, seed=seed), Part(held_source, val), Part(held_source, test), wnids)
+    source, official = (image_source(files, part, options, SIZE) for part in (train, held))
+    own = {"val": Part(official, val), "test": Part(official, test)}
+    return divide(source, classes_of(train), options, seed, wnids, own=own)
 
 
 def _flat(files: Files, base: str, wnids: tuple[str, ...]) -> list[tuple[str, int]]:

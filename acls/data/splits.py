@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from torch import Tensor
 
+from acls.data import DataOptions
+from acls.data.dataset import Data, Part, Source
 from acls.errors import InputError
+from acls.shapes import IGNORE_INDEX
 
 
 def hold_out(labels: Tensor, share: float, *, rule: str = "stratified", seed: int = 1) -> tuple[Tensor, Tensor]:
@@ -65,3 +70,33 @@ def subset(labels: Tensor, chosen: Tensor, count: int | None, *, seed: int = 1) 
 def _by_class(labels: Tensor) -> list[np.ndarray[tuple[int], np.dtype[np.int64]]]:
     ids = labels.numpy()
     return [np.flatnonzero(ids == number) for number in np.unique(ids)]
+
+
+def divide(
+    source: Source,
+    labels: Tensor | None,
+    options: DataOptions,
+    seed: int,
+    names: tuple[str, ...],
+    *,
+    own: Mapping[str, Part] | None = None,
+    rest: Tensor | None = None,
+    test_share: float = 0.0,
+    void: int = IGNORE_INDEX,
+) -> Data:
+    """Make a data set of one source: draw the test and the validation part, where they are not ``own``, then train.
+
+    ``labels`` are the class ids, None for label maps, of which the first ``n_train`` train. ``rest`` are the samples to
+    draw from, by default all.
+    """
+    strata = torch.zeros(len(source)) if labels is None else labels
+    rest, parts = torch.arange(len(source)) if rest is None else rest, dict(own or {})
+    drawn = {"test": (test_share, "stratified", 0), "val": (options.val, options.split, options.split_seed)}
+    for part, (share, rule, number) in drawn.items():
+        if part not in parts:
+            kept, held = hold_out(strata[rest], share, rule=rule, seed=number)
+            parts[part], rest = Part(source, rest[held]), rest[kept]
+    n_train, number = options.n_train, options.split_seed
+    rest = rest[:n_train] if labels is None else subset(labels, rest, n_train, seed=number)
+    train = Part(source, rest, seed=seed)
+    return Data(train, parts["val"], parts["test"], names, void=void, segmentation=labels is None)

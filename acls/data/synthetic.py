@@ -8,12 +8,9 @@ from torch import Tensor
 
 from acls.data import DataOptions
 from acls.data.augment import Augment
-from acls.data.keyed import generator
-from acls.data.parts import Data, InMemory, Part
-from acls.data.splits import hold_out
-from acls.errors import InputError
-
-TEST_SHARE = 0.4
+from acls.data.dataset import Data, InMemory
+from acls.data.keyed_random import generator
+from acls.data.splits import divide
 
 
 def points(
@@ -46,17 +43,11 @@ def scenes(
 
 def load(options: DataOptions, seed: int) -> Data:
     """The points or the scenes, 40 % of them for the test; ``truth`` of each part holds the probabilities."""
-    if options.n_samples < 20:
-        raise InputError(f"data.n_samples: expected 20 or more, got {options.n_samples}")
     dense = options.name == "synthetic_segmentation"
     if dense:
         x, y, truth = scenes(options.n_samples, size=options.size or 16)
     else:
         x, y, truth = points(options.n_samples)
     source = InMemory(x, y, Augment.of(options), truth=truth)
-    strata = torch.zeros(len(x)) if dense else y
-    rest, test = hold_out(strata, TEST_SHARE, seed=0)
-    kept, val = hold_out(strata[rest], options.val, rule=options.split, seed=options.split_seed)
     names = tuple(f"class {number}" for number in range(truth.shape[1]))
-    train = Part(source, rest[kept][: options.n_train], seed=seed)
-    return Data(train, Part(source, rest[val]), Part(source, test), names, segmentation=dense)
+    return divide(source, None if dense else y, options, seed, names, test_share=0.4)

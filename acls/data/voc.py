@@ -10,9 +10,10 @@ from __future__ import annotations
 import torch
 
 from acls.data import DataOptions
+from acls.data.dataset import Data, Part
 from acls.data.files import Files, needs_root
 from acls.data.folder import Masked, masked_source
-from acls.data.parts import Data, Part
+from acls.data.splits import divide
 from acls.errors import InputError
 from acls.vision import submodule
 
@@ -36,11 +37,11 @@ def load(options: DataOptions, seed: int) -> Data:
         submodule("datasets").VOCSegmentation(root, year="2012", image_set="train", download=True)
     files = Files(root, layout=layout)
     train, val = (_listed(files, name, layout) for name in (options.train_list, "val"))
-    sources = [masked_source(Masked(files, items, len(NAMES), VOID), options) for items in (train, val)]
+    source, official = (masked_source(Masked(files, items, len(NAMES), VOID), options) for items in (train, val))
     every = torch.arange(len(val))
-    held, test = (Part(sources[1], part) for part in ((every[::2], every[1::2]) if options.halve else (every, every)))
-    chosen = torch.arange(len(train))[: options.n_train]
-    return Data(Part(sources[0], chosen, seed=seed), held, test, NAMES, void=VOID, segmentation=True)
+    held, test = (every[::2], every[1::2]) if options.halve else (every, every)
+    own = {"val": Part(official, held), "test": Part(official, test)}
+    return divide(source, None, options, seed, NAMES, own=own, void=VOID)
 
 
 def _listed(files: Files, name: str, layout: str) -> list[tuple[str, str]]:

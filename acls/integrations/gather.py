@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from acls import distributed
-from acls.data.keyed import uniform
+from acls.data.keyed_random import uniform
 from acls.errors import InputError
 from acls.metrics import Suite
 from acls.metrics.bins import BINS

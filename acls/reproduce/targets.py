@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from acls.data.parts import batches
+from acls.data.dataset import batches
 from acls.locks import hold
 from acls.losses import REGISTRY, make_loss, table
 from acls.metrics.catalogue import metric

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from acls import distributed
 from acls.calibrators import Temperature
-from acls.data.parts import Batch
+from acls.data.dataset import Batch
 from acls.losses import Loss, effective_label
 from acls.shapes import flatten, flatten_logits
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from acls import distributed
 from acls.data import DataOptions
-from acls.data.keyed import uniform
-from acls.data.parts import Part
+from acls.data.dataset import Part
+from acls.data.keyed_random import uniform
 from acls.errors import InputError
 from acls.metrics import Confusion, Suite
 from acls.predictions import Predictions

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 import acls
-from acls.data.parts import Data
+from acls.data.dataset import Data
 from acls.errors import InputError
 from acls.options import flat, to_plain
 from acls.recipes import Recipe, load_recipe, save_recipe

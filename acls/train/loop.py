@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from acls import distributed
-from acls.data.parts import Part, batches
+from acls.data.dataset import Part, batches
 from acls.errors import InputError
 from acls.locks import hold
 from acls.losses import Epoch

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from acls.data.parts import batches
+from acls.data.dataset import batches
 from acls.recipes import Recipe
 from acls.train.evaluate import evaluate
 from acls.train.guards import own_generator, own_threads

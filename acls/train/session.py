@@ -13,9 +13,9 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from acls import distributed
 from acls.calibrators import MCDropout
 from acls.data import DataOptions, load
-from acls.data.keyed import generator
-from acls.data.mix import mix
-from acls.data.parts import Batch, Data, Draw, Part, batches, in_order
+from acls.data.augment import mix
+from acls.data.dataset import Batch, Data, Draw, Part, batches, in_order
+from acls.data.keyed_random import generator
 from acls.errors import InputError
 from acls.losses import ACLS
 from acls.models import build_model

@@ -14,8 +14,8 @@ from acls.calibrators import Temperature
 from acls.data import DataOptions
 from acls.data.augment import Normalise
 from acls.data.corruptions import CORRUPTIONS, SEVERITIES, Corrupt, Corrupted, Corruption
-from acls.data.keyed import generator
-from acls.data.parts import Batch, Data, Part
+from acls.data.dataset import Batch, Data, Part
+from acls.data.keyed_random import generator
 from acls.errors import InputError, suggest
 from acls.metrics import Suite
 from acls.metrics.significance import noise_floor
@@ -229,5 +229,4 @@ def _some(part: Part, limit: int | None, seed: int) -> Part:
 def _normalise_of(recipe: Recipe, data: Data) -> Normalise:
     if data.test[0][0].ndim != 3:
         raise InputError(f"corruptions are for images, but {recipe.data.name} has none")
-    own = getattr(data.test.source, "normalise", None)  # some data sets in memory take no normalisation
-    return own if isinstance(own, Normalise) else Normalise(recipe.data.normalise)
+    return Normalise(recipe.data.normalise)

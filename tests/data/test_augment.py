@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from acls.data import DataOptions, load
-from acls.data.augment import HUE, SATURATION, VALUE, Augment, Normalise, crop, resized_crop, shift_hsv
-from acls.data.parts import Draw, InMemory, Part
+from acls.data.augment import HUE, SATURATION, VALUE, Augment, Normalise, crop, shift_hsv
+from acls.data.dataset import Draw, InMemory, Part
+from acls.data.images import resized_crop
 from tests.data.folders import class_folders
 
 
@@ -53,15 +54,15 @@ def test_an_epoch_changes_the_augmentation_and_a_part_without_seed_has_none():
 def test_images_and_their_label_maps_move_together():
     maps = images()[:, 0]
     x = maps[:, None].expand(-1, 3, -1, -1)
-    augment = Augment(pad=2, flip=True)
-    part = Part(InMemory(x, maps, augment, void=0), torch.arange(12), seed=1)
+    augment = Augment(pad=2, flip=True, void=0)
+    part = Part(InMemory(x, maps, augment), torch.arange(12), seed=1)
     moved, labels, _ = part.__getitems__(Draw(torch.arange(12), 0))
     assert torch.equal((moved[:, 0] * 255).round().long(), labels)
 
 
 def test_padding_of_label_maps_is_void():
     maps = torch.ones(20, 8, 8, dtype=torch.uint8)
-    part = Part(InMemory(images(20), maps, Augment(pad=3), void=255), torch.arange(20), seed=1)
+    part = Part(InMemory(images(20), maps, Augment(pad=3, void=255)), torch.arange(20), seed=1)
     _, labels, _ = part.__getitems__(Draw(torch.arange(20), 0))
     assert set(labels.unique().tolist()) == {1, 255}
 

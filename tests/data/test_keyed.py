@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from acls.data.keyed import generator, seed_of, uniform
+from acls.data.keyed_random import generator, seed_of, uniform
 
 
 def test_a_samples_numbers_do_not_depend_on_its_batch():

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from acls.data import DataOptions
-from acls.data.keyed import generator
-from acls.data.mix import cutmix, mix
+from acls.data.augment import cutmix, mix
+from acls.data.keyed_random import generator
 from acls.errors import InputError
 
 OPTIONS = DataOptions(mix="cutmix", mix_prob=1.0)

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from acls.data import CATALOGUE, DataOptions, load
+from acls.data.dataset import Draw, batches, in_order
 from acls.data.files import Files
-from acls.data.parts import Draw, batches, in_order
 from acls.data.synthetic import points, scenes
 from acls.errors import InputError
 from acls.vision import submodule
@@ -369,12 +369,12 @@ def test_a_hostile_zip_is_refused(tmp_path):
 
     for path in ("../outside.png", "/etc/outside.png"):
         with pytest.raises(InputError, match="a link or a path outside"):
-            packed("path.zip", **{path: b"x"}).names()
+            packed("path.zip", **{path: b"x"}).folders("")
     link = zipfile.ZipInfo("link.png")
     link.external_attr = 0o120777 << 16
     with zipfile.ZipFile(tmp_path / "link.zip", "w") as archive:
         archive.writestr(link, "/etc/passwd")
     with pytest.raises(InputError, match="a link or a path outside"):
-        Files(tmp_path / "link.zip", layout="images").names()
+        Files(tmp_path / "link.zip", layout="images").folders("")
     with pytest.raises(InputError, match="would unpack from"):
         packed("bomb.zip", **{"bomb.png": bytes(2**25)}).read("bomb.png")

@@ -109,7 +109,7 @@ def test_without_validation_labels_the_margin_stays():
 
 
 def test_a_rate_of_nothing_is_refused():
-    with pytest.raises(InputError, match="above 0"):
+    with pytest.raises(InputError, match=r"AutoACLS\(rate=0.0\): expected a number in \(0, inf\)"):
         AutoACLS(rate=0.0)
-    with pytest.raises(InputError, match="expected 1 or more"):
+    with pytest.raises(InputError, match=r"expected a number in \[1, inf\)"):
         AutoACLS(reach=0.5)

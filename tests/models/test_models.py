@@ -6,7 +6,7 @@ from torch import nn
 
 from acls.calibrators import MCDropout
 from acls.data import DataOptions, load
-from acls.data.parts import batches, in_order
+from acls.data.dataset import batches, in_order
 from acls.errors import InputError
 from acls.models import CATALOGUE, ModelOptions, build_model
 from acls.models.weights import load_into, read_weights

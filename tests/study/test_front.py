@@ -11,8 +11,8 @@ from torch import nn
 import acls
 from acls.cli import main
 from acls.data import DataOptions
+from acls.data.dataset import Draw
 from acls.data.given import Items, gathered, labels
-from acls.data.parts import Draw
 from acls.errors import InputError
 from acls.study.store import Store
 from acls.train import resume

@@ -5,9 +5,9 @@ import itertools
 import pytest
 import torch
 
-from acls.data.augment import Normalise
+from acls.data.augment import Augment, Normalise
 from acls.data.corruptions import CORRUPTIONS, RANDOM, SEVERITIES, Corrupted, Corruption
-from acls.data.parts import InMemory
+from acls.data.dataset import InMemory
 from acls.data.synthetic import scenes
 from acls.errors import InputError
 
@@ -59,7 +59,7 @@ def test_gray_images_are_corrupted_too(name):
 
 def test_the_image_is_corrupted_before_it_is_normalised():
     normalise = Normalise("cifar10")
-    source = InMemory((IMAGES * 255).byte(), torch.arange(7), normalise=normalise)
+    source = InMemory((IMAGES * 255).byte(), torch.arange(7), Augment(normalise=normalise))
     corrupt = Corruption("contrast", 2)
     x, y = Corrupted(source, corrupt, normalise).take(torch.tensor([4, 1]), None, torch.tensor([4, 1]))
     raw = source.x[[4, 1]].float() / 255

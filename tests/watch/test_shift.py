@@ -9,7 +9,7 @@ import torch
 from acls.cli import main
 from acls.data import DataOptions
 from acls.data.corruptions import Corruption
-from acls.data.parts import Draw
+from acls.data.dataset import Draw
 from acls.errors import InputError
 from acls.metrics import Suite
 from acls.models import ModelOptions

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from acls.data import load
-from acls.data.parts import InMemory, OnDisk, Part
+from acls.data.dataset import InMemory, OnDisk, Part
 from acls.errors import InputError, require
 from acls.recipes import Recipe
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from acls.data.augment import Augment, Normalise, crop_draws
+from acls.data.augment import Augment, crop_draws
 from acls.errors import InputError
 from acls.shapes import IGNORE_INDEX
 from acls.vision import Guard
@@ -51,8 +51,6 @@ class InMemory:
     y: Tensor
     """``(N,)`` class ids, or ``(N, H, W)`` label maps."""
     augment: Augment = field(default_factory=Augment)
-    normalise: Normalise = field(default_factory=Normalise)
-    void: int = IGNORE_INDEX
     truth: Tensor | None = None
     """``(N, K, *D)``: the probabilities that the labels were drawn from, where they are known."""
 
@@ -60,7 +58,7 @@ class InMemory:
         return len(self.x)
 
     def take(self, numbers: Tensor, key: tuple[int, int] | None, index: Tensor) -> tuple[Tensor, Tensor]:
-        return prepared(self, self.x[numbers], self.y[numbers], key, index)
+        return self.augment(self.x[numbers], self.y[numbers], key, index)
 
 
 @dataclass(frozen=True)
@@ -73,8 +71,6 @@ class OnDisk:
     cut: Callable[[Any, Any, Tensor | None], tuple[Tensor, Tensor]]
     """Cuts it to the size of the network's input, at random where four numbers in [0, 1) come with it."""
     augment: Augment = field(default_factory=Augment)
-    normalise: Normalise = field(default_factory=Normalise)
-    void: int = IGNORE_INDEX
 
     def __len__(self) -> int:
         return self.count
@@ -83,35 +79,16 @@ class OnDisk:
         places: Any = [None] * len(numbers) if key is None else crop_draws(*key, index)
         items = [self.cut(*self.read(number), at) for number, at in zip(numbers.tolist(), places, strict=True)]
         xs, ys = zip(*items, strict=True)
-        return prepared(self, torch.stack(xs), torch.stack(ys), key, index)
-
-
-class _Prepares(Protocol):
-    @property
-    def augment(self) -> Augment: ...
-    @property
-    def normalise(self) -> Normalise: ...
-    @property
-    def void(self) -> int: ...
-
-
-def prepared(
-    source: _Prepares, x: Tensor, y: Tensor, key: tuple[int, int] | None, index: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Normalise a batch, augmented first where it has a key."""
-    normalise = source.normalise
-    if key is None:
-        return normalise(normalise.scaled(x)), y.long()
-    x, y = source.augment(x, y, normalise=normalise, seed=key[0], epoch=key[1], index=index, void=source.void)
-    return x, y.long()
+        return self.augment(torch.stack(xs), torch.stack(ys), key, index)
 
 
 class Part(Dataset[Batch]):
     """Some samples of a source, numbered from 0: a training, validation or test part."""
 
-    def __init__(self, source: Source, chosen: Tensor, *, seed: int | None = None) -> None:
-        """Take the samples with the numbers ``chosen``; with a seed they are augmented."""
-        self.source, self.chosen, self.seed = source, chosen, seed
+    def __init__(self, source: Source, chosen: Tensor | None = None, *, seed: int | None = None) -> None:
+        """Take the samples with the numbers ``chosen``, all by default; with a seed they are augmented."""
+        self.source, self.seed = source, seed
+        self.chosen = torch.arange(len(source)) if chosen is None else chosen
 
     def __len__(self) -> int:
         return len(self.chosen)

@@ -1,0 +1,116 @@
+"""Images as tensors, and how one of any size is cut to the size of the network's input."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from acls.data.files import Files
+from acls.vision import pillow
+
+MIDDLE = 7 / 8
+"""Share of the shorter side that evaluation sees where training takes random resized crops."""
+
+
+def decode(files: Files, names: Sequence[str], size: int) -> Tensor:
+    """Images as bytes ``(N, 3, size, size)``, resized where they have another size."""
+    images = torch.empty((len(names), 3, size, size), dtype=torch.uint8)
+    for i, name in enumerate(names):
+        images[i] = to_bytes(fit(files.image(name), size))
+    return images
+
+
+def fit(image: Any, size: int) -> Any:
+    """The image at ``size`` x ``size``: its shorter side resized, its middle kept."""
+    if image.size == (size, size):
+        return image
+    Image = pillow()
+    width, height = image.size
+    side = min(width, height)
+    left, top = (width - side) // 2, (height - side) // 2
+    return image.resize((size, size), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side))
+
+
+def letterbox(
+    image: Any, mask: Any, longer: int, void: int, *, square: int | None = None, u: Sequence[float] = (0.5, 0.5)
+) -> tuple[Any, Any]:
+    """Image and mask with the longer side so long, padded to a square with 0 and void, in the middle.
+
+    With a ``square`` smaller than the image, the window of it at the share ``u`` of the way from left and top.
+    """
+    Image, side = pillow(), square or longer
+    scale = longer / max(image.size)
+    width, height = (max(round(edge * scale), 1) for edge in image.size)
+    corner = tuple(
+        (side - edge) // 2 if edge <= side else -int(at * (edge - side + 1))
+        for edge, at in zip((width, height), u, strict=False)
+    )
+    canvas, labels = Image.new("RGB", (side, side)), Image.new("L", (side, side), void)
+    canvas.paste(image.resize((width, height), Image.Resampling.BILINEAR), corner)
+    labels.paste(mask.resize((width, height), Image.Resampling.NEAREST), corner)
+    return canvas, labels
+
+
+def to_bytes(image: Any) -> Tensor:
+    """A Pillow image as bytes, ``(C, H, W)`` or, for one channel, ``(H, W)``."""
+    pixels = torch.from_numpy(np.array(image))
+    return pixels.permute(2, 0, 1).contiguous() if pixels.ndim == 3 else pixels
+
+
+def resized_crop(width: int, height: int, scale: float, u: Tensor) -> tuple[float, float, float, float]:
+    """A box (left, top, right, bottom) of an image: at least the share ``scale`` of its area, of aspect 3:4 to 4:3."""
+    area, ratio, across, down = u.tolist()
+    area = (scale + (1 - scale) * area) * width * height
+    ratio = math.exp((2 * ratio - 1) * math.log(4 / 3))
+    wide, tall = min(math.sqrt(area * ratio), width), min(math.sqrt(area / ratio), height)
+    left, top = across * (width - wide), down * (height - tall)
+    return left, top, left + wide, top + tall
+
+
+@dataclass(frozen=True)
+class Square:
+    """The middle square of an image or, for training with a ``scale`` below 1, a random resized crop (bicubic).
+
+    Evaluation beside such crops sees the middle 7/8, so that things appear as large as they do in training.
+    """
+
+    size: int
+    scale: float
+
+    def __call__(self, image: Any, target: int, u: Tensor | None) -> tuple[Tensor, Tensor]:
+        if self.scale >= 1:
+            return to_bytes(fit(image, self.size)), torch.tensor(target)
+        width, height = image.size
+        if u is None:
+            side = min(width, height) * MIDDLE
+            left, top = (width - side) / 2, (height - side) / 2
+            box = (left, top, left + side, top + side)
+        else:
+            box = resized_crop(width, height, self.scale, u)
+        resized = image.resize((self.size, self.size), pillow().Resampling.BICUBIC, box=box)
+        return to_bytes(resized), torch.tensor(target)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """An image and its label map: for training a random crop, else the whole image padded to a square.
+
+    The longer side is 1.25 times the crop's for training and 15/16 of it else (640, 512 and 480 in the protocol of Liu
+    et al., CVPR 2022). Padding is black in the image and void in the map.
+    """
+
+    size: int
+    void: int
+
+    def __call__(self, image: Any, mask: Any, u: Tensor | None) -> tuple[Tensor, Tensor]:
+        if u is None:
+            image, mask = letterbox(image, mask, self.size * 480 // 512, self.void)
+        else:
+            image, mask = letterbox(image, mask, self.size * 640 // 512, self.void, square=self.size, u=u.tolist())
+        return to_bytes(image), to_bytes(mask)
