@@ -72,7 +72,7 @@ def build_model(
     ``say`` gets a line where a file's weights for other classes were left out. The ``factory`` makes the user's own
     network, where it need not be found by its name.
     """
-    from acls.models import heads, own, resnet, segmentation, small, weights
+    from acls.models import libraries, own, segmentation, small, weights
 
     name = options.name
     if options.weights is not None:
@@ -82,13 +82,13 @@ def build_model(
     elif options.arguments:
         raise InputError(f"--model.{next(iter(options.arguments))}: {name} takes no arguments of its own")
     elif name.startswith("timm/"):
-        model = heads.timm_model(name.removeprefix("timm/"), n_classes, channels, options)
+        model = libraries.timm_model(name.removeprefix("timm/"), n_classes, channels, options)
     elif name.partition("/")[0] in segmentation.HEADS:
         model = segmentation.on_encoder(name, n_classes, channels, options)
     elif name in small.MODELS:
         model = small.MODELS[name](n_classes, channels, options.dropout)
-    elif name in resnet.MODELS:
-        model = resnet.build(name, n_classes, channels, options)
+    elif name in libraries.RESNETS:
+        model = libraries.resnet(name, n_classes, channels, options)
     elif name in segmentation.MODELS:
         model = segmentation.MODELS[name](n_classes, channels, options)
     else:

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from acls.models import ModelOptions
-from acls.models.heads import create, with_dropout
-from acls.models.weights import fetch
+from acls.models.libraries import create, torchvision_model, with_dropout
 from acls.vision import submodule
 
 
@@ -121,22 +120,10 @@ def _resized(x: Tensor, like: Tensor) -> Tensor:
     return F.interpolate(x, like.shape[-2:], mode="nearest")
 
 
-def _small_unet(n_classes: int, channels: int, options: ModelOptions) -> nn.Module:
-    return SmallUNet(n_classes, channels, options.dropout)
-
-
-def _small_deeplab(n_classes: int, channels: int, options: ModelOptions) -> nn.Module:
-    return SmallDeepLab(n_classes, channels, options.dropout)
-
-
 def _deeplabv3(n_classes: int, channels: int, options: ModelOptions) -> nn.Module:
-    net = submodule("models.segmentation").deeplabv3_resnet50(
-        weights=None, weights_backbone=None, num_classes=n_classes, aux_loss=False
+    net = torchvision_model(
+        "deeplabv3_resnet50", options.pretrained, weights=None, num_classes=n_classes, aux_loss=False
     )
-    if options.pretrained:
-        whole = submodule("models").resnet50()
-        fetch(whole, "resnet50")
-        net.backbone.load_state_dict({k: v for k, v in whole.state_dict().items() if not k.startswith("fc.")})
     if channels != 3:
         net.backbone.conv1 = nn.Conv2d(channels, 64, 7, 2, padding=3, bias=False)
     net.classifier[4] = with_dropout(net.classifier[4], options.dropout)
@@ -144,14 +131,7 @@ def _deeplabv3(n_classes: int, channels: int, options: ModelOptions) -> nn.Modul
 
 
 def _lraspp(n_classes: int, channels: int, options: ModelOptions) -> nn.Module:
-    net = submodule("models.segmentation").lraspp_mobilenet_v3_large(
-        weights=None, weights_backbone=None, num_classes=n_classes
-    )
-    if options.pretrained:
-        whole = submodule("models").mobilenet_v3_large()
-        fetch(whole, "mobilenet_v3_large")
-        features = {k.removeprefix("features."): v for k, v in whole.state_dict().items() if k.startswith("features.")}
-        net.backbone.load_state_dict(features)
+    net = torchvision_model("lraspp_mobilenet_v3_large", options.pretrained, weights=None, num_classes=n_classes)
     if channels != 3:
         net.backbone["0"][0] = nn.Conv2d(channels, 16, 3, 2, padding=1, bias=False)
     net.classifier.high_classifier = with_dropout(net.classifier.high_classifier, options.dropout)
@@ -159,8 +139,8 @@ def _lraspp(n_classes: int, channels: int, options: ModelOptions) -> nn.Module:
 
 
 MODELS: dict[str, Callable[[int, int, ModelOptions], nn.Module]] = {
-    "small_unet": _small_unet,
-    "small_deeplab": _small_deeplab,
+    "small_unet": lambda n_classes, channels, options: SmallUNet(n_classes, channels, options.dropout),
+    "small_deeplab": lambda n_classes, channels, options: SmallDeepLab(n_classes, channels, options.dropout),
     "lraspp_mobilenet": _lraspp,
     "deeplabv3_resnet50": _deeplabv3,
 }

@@ -2,72 +2,68 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-class SmallCNN(nn.Module):
+def _stacked(**parts: nn.Module) -> nn.Sequential:
+    """Modules one after the other, under their names."""
+    return nn.Sequential(OrderedDict(parts))
+
+
+def _mean() -> nn.Sequential:
+    """The mean of each channel."""
+    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+def _conv(inside: int, outside: int, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(inside, outside, 3, stride, padding=1, bias=False)
+
+
+def small_cnn(n_classes: int, channels: int = 1, dropout: float = 0.0) -> nn.Module:
     """Two convolutions without batch normalisation, for 8x8 digits: its batches do not depend on one another."""
-
-    def __init__(self, n_classes: int, channels: int = 1, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
+    return _stacked(
+        body=nn.Sequential(
             nn.Conv2d(channels, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU()
-        )
-        self.pool = nn.Sequential(nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(4), nn.Flatten())
-        self.hidden = nn.Sequential(nn.Linear(512, 48), nn.ReLU())
-        self.dropout = nn.Dropout(dropout)
-        self.head = nn.Linear(48, n_classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.dropout(self.hidden(self.pool(self.body(x)))))
-        return logits
+        ),
+        pool=nn.Sequential(nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(4), nn.Flatten()),
+        hidden=nn.Sequential(nn.Linear(512, 48), nn.ReLU()),
+        dropout=nn.Dropout(dropout),
+        head=nn.Linear(48, n_classes),
+    )
 
 
-class PlainCNN(nn.Module):
+def plain_cnn(n_classes: int, channels: int = 3, dropout: float = 0.0) -> nn.Module:
     """Four normalised convolutions, 32 to 128 wide, the first at half the size: learns 10,000 small images by heart.
 
     It takes half of ResNet-8's time for an image.
     """
 
-    def __init__(self, n_classes: int, channels: int = 3, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            _normalised(channels, 32, 2),
-            _normalised(32, 64),
-            nn.MaxPool2d(2),
-            _normalised(64, 128),
-            nn.MaxPool2d(2),
-            _normalised(128, 128),
-        )
-        self.dropout = nn.Dropout(dropout)
-        self.head = nn.Linear(128, n_classes)
+    def layer(inside: int, outside: int, stride: int = 1) -> nn.Sequential:
+        return nn.Sequential(_conv(inside, outside, stride), nn.BatchNorm2d(outside), nn.ReLU())
 
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.dropout(self.body(x).mean((2, 3))))
-        return logits
+    return _stacked(
+        body=nn.Sequential(
+            layer(channels, 32, 2), layer(32, 64), nn.MaxPool2d(2), layer(64, 128), nn.MaxPool2d(2), layer(128, 128)
+        ),
+        pool=_mean(),
+        dropout=nn.Dropout(dropout),
+        head=nn.Linear(128, n_classes),
+    )
 
 
-def _normalised(inside: int, outside: int, stride: int = 1) -> nn.Sequential:
-    convolution = nn.Conv2d(inside, outside, 3, stride, padding=1, bias=False)
-    return nn.Sequential(convolution, nn.BatchNorm2d(outside), nn.ReLU())
-
-
-class MLP(nn.Module):
+def mlp(n_classes: int, channels: int, dropout: float = 0.0) -> nn.Module:
     """Two hidden layers, for points."""
-
-    def __init__(self, n_classes: int, channels: int, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(channels, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU())
-        self.dropout = nn.Dropout(dropout)
-        self.head = nn.Linear(64, n_classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.dropout(self.body(x)))
-        return logits
+    return _stacked(
+        body=nn.Sequential(nn.Linear(channels, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU()),
+        dropout=nn.Dropout(dropout),
+        head=nn.Linear(64, n_classes),
+    )
 
 
 class BasicBlock(nn.Module):
@@ -75,10 +71,8 @@ class BasicBlock(nn.Module):
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(inside, outside, 3, stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(outside)
-        self.conv2 = nn.Conv2d(outside, outside, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(outside)
+        self.conv1, self.bn1 = _conv(inside, outside, stride), nn.BatchNorm2d(outside)
+        self.conv2, self.bn2 = _conv(outside, outside), nn.BatchNorm2d(outside)
         self.stride, self.new = stride, outside - inside
 
     def forward(self, x: Tensor) -> Tensor:
@@ -88,35 +82,31 @@ class BasicBlock(nn.Module):
         return F.relu(out + x)
 
 
-class CifarResNet(nn.Module):
+def thin_resnet(blocks: int, n_classes: int, channels: int = 3, dropout: float = 0.0) -> nn.Module:
     """The thin ResNet of 6n+2 layers for 32x32 images: three stages of n blocks, 16, 32 and 64 wide.
 
     He et al., CVPR 2016, section 4.2. The names of its weights are those of the public CIFAR-10 models by Idelbayev.
     """
 
-    def __init__(self, blocks: int, n_classes: int, channels: int = 3, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(channels, 16, 3, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(16)
-        self.layer1 = _stage(16, 16, blocks, 1)
-        self.layer2 = _stage(16, 32, blocks, 2)
-        self.layer3 = _stage(32, 64, blocks, 2)
-        self.dropout = nn.Dropout(dropout)
-        self.linear = nn.Linear(64, n_classes)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d | nn.Linear):
-                nn.init.kaiming_normal_(module.weight)
+    def stage(inside: int, outside: int, stride: int) -> nn.Sequential:
+        rest = [BasicBlock(outside, outside, 1) for _ in range(blocks - 1)]
+        return nn.Sequential(BasicBlock(inside, outside, stride), *rest)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.bn1(self.conv1(x)))
-        x = self.layer3(self.layer2(self.layer1(x))).mean((2, 3))
-        logits: Tensor = self.linear(self.dropout(x))
-        return logits
-
-
-def _stage(inside: int, outside: int, blocks: int, stride: int) -> nn.Sequential:
-    rest = [BasicBlock(outside, outside, 1) for _ in range(blocks - 1)]
-    return nn.Sequential(BasicBlock(inside, outside, stride), *rest)
+    model = _stacked(
+        conv1=_conv(channels, 16),
+        bn1=nn.BatchNorm2d(16),
+        relu=nn.ReLU(),
+        layer1=stage(16, 16, 1),
+        layer2=stage(16, 32, 2),
+        layer3=stage(32, 64, 2),
+        pool=_mean(),
+        dropout=nn.Dropout(dropout),
+        linear=nn.Linear(64, n_classes),
+    )
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(module.weight)
+    return model
 
 
 class WideBlock(nn.Module):
@@ -124,10 +114,8 @@ class WideBlock(nn.Module):
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__()
-        self.bn1 = nn.BatchNorm2d(inside)
-        self.conv1 = nn.Conv2d(inside, outside, 3, stride, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(outside)
-        self.conv2 = nn.Conv2d(outside, outside, 3, padding=1, bias=False)
+        self.bn1, self.conv1 = nn.BatchNorm2d(inside), _conv(inside, outside, stride)
+        self.bn2, self.conv2 = nn.BatchNorm2d(outside), _conv(outside, outside)
         self.shortcut = nn.Conv2d(inside, outside, 1, stride, bias=False) if inside != outside else None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -137,45 +125,30 @@ class WideBlock(nn.Module):
         return total
 
 
-class WideResNet(nn.Module):
+def wide_resnet(depth: int, width: int, n_classes: int, channels: int = 3, dropout: float = 0.0) -> nn.Module:
     """The wide ResNet of Zagoruyko and Komodakis, BMVC 2016: depth 6n+4, the widths of CIFAR's times ``width``."""
-
-    def __init__(self, depth: int, width: int, n_classes: int, channels: int = 3, dropout: float = 0.0) -> None:
-        super().__init__()
-        blocks = (depth - 4) // 6
-        widths = [16, 16 * width, 32 * width, 64 * width]
-        layers: list[nn.Module] = [nn.Conv2d(channels, 16, 3, padding=1, bias=False)]
-        for stage, (inside, outside) in enumerate(pairwise(widths)):
-            layers.append(WideBlock(inside, outside, 1 if stage == 0 else 2))
-            layers += [WideBlock(outside, outside, 1) for _ in range(blocks - 1)]
-        self.body = nn.Sequential(*layers, nn.BatchNorm2d(widths[3]), nn.ReLU())
-        self.dropout = nn.Dropout(dropout)
-        self.head = nn.Linear(widths[3], n_classes)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.dropout(self.body(x).mean((2, 3))))
-        return logits
-
-
-def _thin(blocks: int) -> Callable[[int, int, float], nn.Module]:
-    return lambda n_classes, channels, dropout: CifarResNet(blocks, n_classes, channels, dropout)
-
-
-def _wide(depth: int, width: int) -> Callable[[int, int, float], nn.Module]:
-    return lambda n_classes, channels, dropout: WideResNet(depth, width, n_classes, channels, dropout)
+    widths = [16, 16 * width, 32 * width, 64 * width]
+    layers: list[nn.Module] = [_conv(channels, 16)]
+    for stage, (inside, outside) in enumerate(pairwise(widths)):
+        layers.append(WideBlock(inside, outside, 1 if stage == 0 else 2))
+        layers += [WideBlock(outside, outside, 1) for _ in range((depth - 4) // 6 - 1)]
+    model = _stacked(
+        body=nn.Sequential(*layers, nn.BatchNorm2d(widths[3]), nn.ReLU()),
+        pool=_mean(),
+        dropout=nn.Dropout(dropout),
+        head=nn.Linear(widths[3], n_classes),
+    )
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+    return model
 
 
 MODELS: dict[str, Callable[[int, int, float], nn.Module]] = {
-    "small_cnn": SmallCNN,
-    "plain_cnn": PlainCNN,
-    "mlp": MLP,
-    "resnet8": _thin(1),
-    "resnet20": _thin(3),
-    "resnet32": _thin(5),
-    "resnet56": _thin(9),
-    "wrn16_2": _wide(16, 2),
-    "wrn28_10": _wide(28, 10),
+    "small_cnn": small_cnn,
+    "plain_cnn": plain_cnn,
+    "mlp": mlp,
+    **{f"resnet{6 * blocks + 2}": partial(thin_resnet, blocks) for blocks in (1, 3, 5, 9)},
+    "wrn16_2": partial(wide_resnet, 16, 2),
+    "wrn28_10": partial(wide_resnet, 28, 10),
 }

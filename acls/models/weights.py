@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from acls.errors import InputError
 from acls.storage import load_tensors
-from acls.vision import submodule
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
@@ -65,16 +64,3 @@ def load_into(model: nn.Module, path: str | Path, n_classes: int) -> str:
     if not left:
         return ""
     return f"{Path(path).name}: left out {', '.join(sorted(left))}; the model's own head for {n_classes} classes is new"
-
-
-def fetch(model: nn.Module, name: str) -> None:
-    """Load torchvision's ImageNet weights, from this machine's cache or from their address."""
-    weights = submodule("models").get_model_weights(name).IMAGENET1K_V1
-    try:
-        state = torch.hub.load_state_dict_from_url(weights.url, map_location="cpu", check_hash=True, weights_only=True)
-    except OSError as error:
-        raise InputError(
-            f"ImageNet weights of {name} cannot be fetched from {weights.url} ({error}): "
-            "pass --model.pretrained false, or --model.weights FILE"
-        ) from error
-    model.load_state_dict(state)

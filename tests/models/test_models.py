@@ -11,6 +11,7 @@ from acls.errors import InputError
 from acls.models import CATALOGUE, ModelOptions, build_model
 from acls.models.weights import load_into, read_weights
 from acls.storage import save_tensors
+from acls.vision import submodule
 
 SEGMENTATION = ("small_unet", "small_deeplab", "lraspp_mobilenet", "deeplabv3_resnet50")
 # torchvision's and the authors' own counts; with a CIFAR or Tiny-ImageNet stem, counted by hand from those:
@@ -175,3 +176,27 @@ def test_the_public_resnet20_has_its_published_error(shared):
         for x, y, _ in batches(data.test, in_order(data.test, 500)):
             wrong += int((model(x).argmax(1) != y).sum())
     assert wrong == 827
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "own"),
+    [("resnet18", "resnet18", "layer1.0.conv1.weight"), ("lraspp_mobilenet", "mobilenet_v3_large", None)],
+)
+def test_imagenet_weights_are_torchvisions_and_their_absence_is_told(name, kind, own, monkeypatch):
+    torch.manual_seed(5)
+    published = getattr(submodule("models"), kind)().state_dict()
+    api = submodule("models._api")
+    monkeypatch.setattr(api, "load_state_dict_from_url", lambda *_, **__: published)
+    options = ModelOptions(name=name, stem="imagenet", pretrained=True)
+    model = build_model(options, n_classes=7)
+    weights = model.state_dict()
+    key, theirs = (own, own) if own else ("net.backbone.0.0.weight", "features.0.0.weight")
+    assert torch.equal(weights[key], published[theirs])
+    assert model.eval()(torch.zeros(1, 3, 64, 64)).shape[1] == 7
+
+    def offline(*_, **__):
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(api, "load_state_dict_from_url", offline)
+    with pytest.raises(InputError, match=r"cannot be fetched \(no route to host\): pass --model.pretrained false"):
+        build_model(options, n_classes=7)
