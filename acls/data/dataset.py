@@ -141,7 +141,7 @@ class Data:
     def fingerprint(self) -> dict[str, str]:
         """Per part, a hash of its first, middle and last sample, and of all labels where they are in memory."""
         found = {}
-        for name, part in (("train", self.train), ("val", self.val), ("test", self.test)):
+        for name, part in self.parts().items():
             digest = hashlib.sha256(str(len(part)).encode())
             numbers = sorted({0, len(part) // 2, len(part) - 1}) if len(part) else []
             tensors = [tensor for i in numbers for tensor in part.plain()[i][:2]]
@@ -151,9 +151,13 @@ class Data:
             found[name] = digest.hexdigest()[:32]
         return found
 
+    def parts(self) -> dict[str, Part]:
+        """The parts by name."""
+        return {"train": self.train, "val": self.val, "test": self.test}
+
     def splits(self) -> dict[str, Tensor]:
         """Each part's samples by their numbers in the data set."""
-        return {"train": self.train.chosen, "val": self.val.chosen, "test": self.test.chosen}
+        return {name: part.chosen for name, part in self.parts().items()}
 
 
 def batches(part: Part, draws: Sequence[Draw], *, workers: int = 0, pin: bool = False) -> Iterator[Batch]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from acls.data import DataOptions
-from acls.errors import InputError, require
+from acls.errors import InputError, MissingExtra, require
 from acls.models import ModelOptions
 from acls.options import from_plain, option, to_plain
 from acls.spec import Spec, fill
@@ -164,23 +164,16 @@ def save_recipe(recipe: Recipe, path: str | Path) -> None:
 
 def load_recipe(path: str | Path) -> Recipe:
     """Read a recipe from JSON or YAML; fields that are absent have their defaults."""
+    json_file = Path(path).suffix == ".json"
     try:
         text = Path(path).read_text(encoding="utf-8")
+        values = json.loads(text) if json_file else require("yaml", extra="train").safe_load(text)
     except OSError as error:
         raise InputError(f"cannot read the recipe {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"the recipe {path} is not UTF-8 text: {error}") from error
-    if Path(path).suffix == ".json":
-        try:
-            values = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise InputError(f"{path} is not JSON: {error}") from error
-    else:
-        yaml = require("yaml", extra="train")
-        try:
-            values = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise InputError(f"{path} is not YAML: {error}") from error
+    except MissingExtra:
+        raise
+    except Exception as error:  # not UTF-8, not JSON, or one of the errors of the YAML library
+        raise InputError(f"{path} is not {'JSON' if json_file else 'YAML'} in UTF-8: {error}") from error
     if not isinstance(values, Mapping):
         raise InputError(f"{path} holds no settings: expected lines such as 'epochs: 10'")
     return from_plain(Recipe, values)

@@ -42,11 +42,10 @@ from acls.study.ranking import Difference, difference, resamples_of
 from acls.study.runs import Failed
 from acls.study.store import Row
 from acls.train import predict_run
-from acls.train.checkpoint import load_state
 from acls.train.folder import open_run
 from acls.train.guards import own_generator
 from acls.train.session import Session
-from acls.train.state import restore
+from acls.train.state import load_state, restore
 
 FIRST, SECOND = FORMS
 NEAR = 0.1

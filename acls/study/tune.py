@@ -28,12 +28,11 @@ from acls.study.advisor import unbeaten
 from acls.study.engine import Engine
 from acls.study.space import Axis, grid
 from acls.train import RunFolder, TrainingStopped
-from acls.train.checkpoint import load_state
 from acls.train.guards import interruptions, own_generator
 from acls.train.loop import run_epoch
 from acls.train.progress import Progress
 from acls.train.session import Session
-from acls.train.state import TrainState, restore
+from acls.train.state import TrainState, load_state, restore
 
 ALLOWANCE = 0.01
 """How far below the best trial's the accuracy may be, where no floor is given."""

@@ -7,7 +7,7 @@ from acls.train.evaluate import predict_run
 from acls.train.folder import RunFolder, open_run
 from acls.train.loop import Result, fit, resume
 from acls.train.plan import Plan, make_plan
-from acls.train.session import Given
+from acls.train.setup import Given
 
 __all__ = [
     "Given",

@@ -50,25 +50,21 @@ def evaluate(session: Session, part: Part, *, passes: int = 0, meta: dict[str, s
     them, the predictions are kept.
     """
     data, n_classes = session.data, session.data.n_classes
-    empty = torch.zeros(0, n_classes, device=session.fabric.device), torch.zeros(0, dtype=torch.int64)
-    suite: Suite | None = None
-    confusion: Confusion | None = None
-    sample = Sample(len(part))
-    kept = [(empty[0].cpu(), empty[1], empty[1])]
+    device = session.fabric.device
+    # Where there are more processes than samples, one adds nothing, but takes part in the sums.
+    nothing, none = torch.zeros(0, n_classes, device=device), torch.zeros(0, dtype=torch.int64, device=device)
+    suite, sample = Suite.of(nothing, none), Sample(len(part))
+    confusion = Confusion.of(nothing, none) if data.segmentation else None
+    kept = [(nothing.cpu(), none.cpu(), none.cpu())]
     for logits, target, index in session.outputs(part, passes=passes):
-        counted = Suite.of(logits, target, ignore_index=data.void)
-        suite = counted if suite is None else suite + counted
-        if data.segmentation:
-            pairs = Confusion.of(logits, target, ignore_index=data.void)
-            confusion = pairs if confusion is None else confusion + pairs
+        suite = suite + Suite.of(logits, target, ignore_index=data.void)
+        if confusion is not None:
+            confusion = confusion + Confusion.of(logits, target, ignore_index=data.void)
         sample.add(logits, target, index)
         if meta is not None:
             rows = (logits, target, index)
             some = _some_pixels(*rows, session.recipe.pixels, data.void) if logits.ndim > 2 else rows
             kept.append(tuple(one.cpu() for one in some))  # type: ignore[arg-type]
-    if suite is None:  # more processes than samples: this one adds nothing, but takes part in the sums
-        suite = Suite.of(empty[0], empty[1].to(empty[0].device))
-        confusion = Confusion.of(empty[0], empty[1].to(empty[0].device)) if data.segmentation else None
     predictions = None
     if meta is not None:
         scores, labels, image = (distributed.all_gather(torch.cat(parts)) for parts in zip(*kept, strict=True))
@@ -90,10 +86,9 @@ def predict_run(
     with own_generator():
         session, meta = open_weights(path, data)
         recipe = session.recipe
-        chosen = {"train": session.data.train, "val": session.data.val, "test": session.data.test}[part]
         described = {"recipe": recipe.name, "loss": repr(session.loss), "part": part, **meta}
         passes = recipe.passes if passes is None else passes
-        predictions = evaluate(session, chosen, meta=described, passes=passes).predictions
+        predictions = evaluate(session, session.data.parts()[part], meta=described, passes=passes).predictions
         assert predictions is not None
         return predictions
 

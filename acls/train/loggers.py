@@ -10,11 +10,11 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from acls.errors import InputError, require, suggest
+from acls.errors import InputError, require
 from acls.options import flat, to_plain
 from acls.recipes import Recipe
 
@@ -105,14 +105,6 @@ LOGGERS: dict[str, type[TensorBoard] | type[WandB] | type[MLflow]] = {
     "wandb": WandB,
     "mlflow": MLflow,
 }
-
-
-def check_loggers(names: Sequence[str]) -> None:
-    """Raise for a logger that there is not."""
-    for entry in names:
-        name = entry.partition(":")[0]
-        if name not in LOGGERS:
-            raise InputError(f"there is no logger {name!r}{suggest(name, LOGGERS)}")
 
 
 def make_loggers(folder: Path, recipe: Recipe, first: int) -> list[Logger]:

@@ -23,7 +23,6 @@ from acls.metrics import Suite
 from acls.models.own import resolved
 from acls.recipes import Recipe
 from acls.storage import load_tensors, write_text
-from acls.train.checkpoint import load_state
 from acls.train.epoch_metrics import above_margin, outlook, regulariser
 from acls.train.errors import TrainingStopped
 from acls.train.evaluate import evaluate
@@ -31,9 +30,9 @@ from acls.train.folder import RunFolder, new_folder, open_run
 from acls.train.guards import interruptions, own_generator, own_threads
 from acls.train.loggers import Logger, make_loggers
 from acls.train.progress import Progress
-from acls.train.selection import is_better
-from acls.train.session import Given, Session
-from acls.train.state import TrainState, restore, save_resume
+from acls.train.session import Session
+from acls.train.setup import Given
+from acls.train.state import TrainState, load_state, restore, save_resume
 
 FINITE_EVERY = 50
 """Steps between looks at the loss on a GPU, where each look waits for it."""
@@ -125,7 +124,7 @@ def run_epoch(
     """Train for an epoch, or for what is left of it, measure, and save."""
     _train_epoch(session, folder, at, progress, interrupted)
     row = _measure(session, at)
-    better = is_better(session.recipe.select, row, at.best)
+    better = at.is_best(session.recipe.select, row)
     if better:
         at.best, at.best_epoch = row[f"val/{session.recipe.select}"], at.epoch
     at.history.append(row)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -12,28 +10,15 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from acls import distributed
 from acls.calibrators import MCDropout
-from acls.data import DataOptions, load
+from acls.data import load
 from acls.data.augment import mix
 from acls.data.dataset import Batch, Data, Draw, Part, batches, in_order
 from acls.data.keyed_random import generator
-from acls.errors import InputError
 from acls.losses import ACLS
 from acls.models import build_model
 from acls.models.weights import sha256
-from acls.options import check
-from acls.recipes import OptimOptions, Recipe
-from acls.train.loggers import check_loggers
-from acls.train.precision import make_fabric
-from acls.train.selection import check_select
-
-
-@dataclass(frozen=True)
-class Given:
-    """What the caller hands over in Python instead of naming it in the recipe."""
-
-    data: Callable[[DataOptions, int], Data] | None = None
-    """Makes the data from the settings and the seed."""
-    model: Callable[..., Any] | None = None
+from acls.recipes import Recipe
+from acls.train.setup import Given, build_optimizer, check, make_fabric
 
 
 class Session:
@@ -47,7 +32,7 @@ class Session:
         torch.manual_seed(recipe.seed)  # the same initial weights in all processes
         given = given or Given()
         self.data: Data = given.data(recipe.data, recipe.seed) if given.data else load(recipe.data, seed=recipe.seed)
-        _check(recipe, self.data)
+        check(recipe, self.data)
         shape, left_out = self.data.train[0][0].shape, list[str]()
         self.model = build_model(
             recipe.model, n_classes=self.data.n_classes, channels=shape[0], say=left_out.append, factory=given.model
@@ -152,7 +137,7 @@ class Session:
 
     def predict(self, split: str) -> Iterator[Batch]:
         """What `acls.losses.Epoch` offers to losses with memory."""
-        yield from self.outputs({"train": self.data.train, "val": self.data.val}[split], model=self.model)
+        yield from self.outputs(self.data.parts()[split], model=self.model)
         self.model.train()
 
     def agree_on_buffers(self) -> None:
@@ -161,28 +146,3 @@ class Session:
             for buffer in self.model.buffers():
                 own = buffer if distributed.rank() == 0 else torch.zeros_like(buffer)
                 buffer.copy_(distributed.all_reduce(own))
-
-
-def build_optimizer(options: OptimOptions, model: nn.Module) -> torch.optim.Optimizer:
-    """Make the optimiser; biases and normalisation weights, the ones with one axis, are decayed only if it says so."""
-    decayed = [weight for weight in model.parameters() if options.decay_all or weight.ndim > 1]
-    plain = [weight for weight in model.parameters() if not options.decay_all and weight.ndim <= 1]
-    groups = [
-        {"params": part, "weight_decay": decay}
-        for part, decay in ((decayed, options.weight_decay), (plain, 0.0))
-        if part
-    ]
-    if options.name == "adamw":
-        return torch.optim.AdamW(groups, lr=options.lr, betas=(options.beta1, options.beta2), eps=options.eps)
-    return torch.optim.SGD(groups, lr=options.lr, momentum=options.momentum, nesterov=options.nesterov)
-
-
-def _check(recipe: Recipe, data: Data) -> None:
-    check(recipe)
-    check_select(recipe.select, segmentation=data.segmentation)
-    check_loggers(recipe.log)
-    if recipe.passes and not recipe.model.dropout:
-        raise InputError("passes with dropout need a model with dropout: pass --model.dropout 0.5, say")
-    for name, part in (("training", data.train), ("validation", data.val), ("test", data.test)):
-        if len(part) == 0:
-            raise InputError(f"the {name} part of {recipe.data.name} is empty: check --data.val and the data set")

@@ -13,7 +13,7 @@ from acls.errors import InputError
 from acls.recipes import save_recipe
 from acls.storage import load_tensors
 from acls.train import fit, resume
-from acls.train.checkpoint import load_state
+from acls.train.state import load_state
 from tests.data.folders import class_folders, mask, masked_folders
 from tests.train.quick import assert_same_runs, digits
 

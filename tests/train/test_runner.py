@@ -20,8 +20,8 @@ from acls.storage import load_tensors
 from acls.train import TrainingStopped, fit, open_run, predict_run, resume
 from acls.train.epoch_metrics import Sample, above_margin, outlook, regulariser
 from acls.train.loggers import TensorBoard
-from acls.train.precision import check_bf16
 from acls.train.session import Session, build_optimizer
+from acls.train.setup import check_bf16
 from tests.train.quick import digits, maps
 
 
@@ -257,7 +257,7 @@ def test_bf16_trains_on_a_cpu_that_can(tmp_path):
 
 
 def test_a_cpu_that_dies_of_bf16_is_told_before_training(monkeypatch):
-    monkeypatch.setattr("acls.train.precision._PROBE", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
+    monkeypatch.setattr("acls.train.setup._PROBE", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
     check_bf16.cache_clear()
     with pytest.raises(InputError, match=r"ended by signal 4 .*--precision fp32.*ONEDNN_MAX_CPU_ISA"):
         check_bf16()

@@ -1,17 +1,25 @@
-"""Devices, processes and number formats, by Lightning Fabric."""
+"""What a recipe asks for, checked and set up: devices, processes and number formats (Lightning Fabric), optimiser."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
+from torch import nn
 
-from acls.errors import InputError, require
-from acls.recipes import Recipe
+from acls import options
+from acls.data import DataOptions
+from acls.data.dataset import Data
+from acls.errors import InputError, require, suggest
+from acls.metrics.catalogue import selectable
+from acls.recipes import OptimOptions, Recipe
+from acls.train.loggers import LOGGERS
 
 _FORMATS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 _PROBE = """
@@ -20,6 +28,43 @@ with torch.autocast("cpu", dtype=torch.bfloat16):
     x = torch.randn(64, 64, requires_grad=True)
     ((x @ x).sum() + torch.nn.Conv2d(8, 8, 3)(torch.randn(4, 8, 16, 16)).sum()).backward()
 """
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the caller hands over in Python instead of naming it in the recipe."""
+
+    data: Callable[[DataOptions, int], Data] | None = None
+    """Makes the data from the settings and the seed."""
+    model: Callable[..., Any] | None = None
+
+
+def check(recipe: Recipe, data: Data) -> None:
+    """Raise where a recipe has a value outside its range, or asks for what the data, the model or we do not have."""
+    options.check(recipe)
+    known = selectable(maps=data.segmentation)
+    if recipe.select not in known:
+        raise InputError(f"the best checkpoint cannot be chosen by {recipe.select!r}{suggest(recipe.select, known)}")
+    for name in (entry.partition(":")[0] for entry in recipe.log):
+        if name not in LOGGERS:
+            raise InputError(f"there is no logger {name!r}{suggest(name, LOGGERS)}")
+    if recipe.passes and not recipe.model.dropout:
+        raise InputError("passes with dropout need a model with dropout: pass --model.dropout 0.5, say")
+    for name, part in data.parts().items():
+        if len(part) == 0:
+            raise InputError(f"the {name} part of {recipe.data.name} is empty: check --data.val and the data set")
+
+
+def build_optimizer(optim: OptimOptions, model: nn.Module) -> torch.optim.Optimizer:
+    """Make the optimiser; biases and normalisation weights, the ones with one axis, are decayed only if it says so."""
+    decayed = [weight for weight in model.parameters() if optim.decay_all or weight.ndim > 1]
+    plain = [weight for weight in model.parameters() if not optim.decay_all and weight.ndim <= 1]
+    groups = [
+        {"params": part, "weight_decay": decay} for part, decay in ((decayed, optim.weight_decay), (plain, 0.0)) if part
+    ]
+    if optim.name == "adamw":
+        return torch.optim.AdamW(groups, lr=optim.lr, betas=(optim.beta1, optim.beta2), eps=optim.eps)
+    return torch.optim.SGD(groups, lr=optim.lr, momentum=optim.momentum, nesterov=optim.nesterov)
 
 
 def make_fabric(recipe: Recipe) -> Any:
