@@ -78,15 +78,30 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if not args.no_figures:
         _draw(result)
-    from acls.metrics.catalogue import metric, names
-
-    lines = []
-    for part, numbers in (("validation", result.val), ("test", result.test)):
-        told = [metric(name).phrase(numbers[name]) for name in names(1) if name in numbers]
-        lines.append(f"{part:<10}  {'  '.join(told)}  n {numbers['n']:,}")
+    lines = [] if args.json else _lines(result, shown=not args.quiet)
     found = {"run": str(result.folder), "best_epoch": result.best_epoch, "val": result.val, "test": result.test}
-    say(args, found, *lines, f"best epoch {result.best_epoch + 1}; the run is in {result.folder}")
+    say(args, found, *lines)
     return 0
+
+
+def _lines(result: Result, *, shown: bool) -> list[str]:
+    """The verdict on the test part, then the numbers of both parts, then where the run is."""
+    from acls.metrics.catalogue import metric, names
+    from acls.report.tables import Table, paragraph, width
+    from acls.results import evaluate, verdict
+    from acls.train import RunFolder
+
+    measured = evaluate(RunFolder(result.folder).predictions("test"), by_image=None)
+    columns = [name for name in names(1) if name in result.test]
+    table = Table(["", "n", *(metric(name).title for name in columns)])
+    for part, numbers in (("validation", result.val), ("test", result.test)):
+        table.add(part, f"{numbers['n']:,}", *(metric(name).show(numbers[name]) for name in columns))
+    marks = "; * marks the best so far, T is the temperature that fits the validation samples" if shown else ""
+    last = f"Best epoch {result.best_epoch + 1}{marks}."
+    return [
+        paragraph(f"Test: {verdict(measured).text}"), "", table.text(width()), "", paragraph(last),
+        f"The run is in {result.folder}",
+    ]  # fmt: skip
 
 
 def _draw(result: Result) -> None:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import torch
 
-from acls.data.dataset import batches
+from acls.data.dataset import Part, batches
 from acls.recipes import Recipe
 from acls.train.evaluate import evaluate
 from acls.train.guards import own_generator, own_threads
+from acls.train.progress import duration
 from acls.train.session import Session
 
 TIMED_STEPS = 3
@@ -56,7 +57,7 @@ class Plan:
             "device": f"{self.device}, {recipe.precision}",
             "memory": f"{self.memory / 2**20:,.0f} MB at the highest so far",
             "checkpoint": f"chosen by validation {recipe.select}",
-            "time": f"{_duration(self.seconds)}, from {TIMED_STEPS} steps of {self.seconds_per_step:.3f} s "
+            "time": f"about {duration(self.seconds)}, from {TIMED_STEPS} steps of {self.seconds_per_step:.3f} s "
             f"and {self.seconds_of_evaluation:.1f} s an evaluation",
         }
         return "\n".join(f"{name:<11} {value}" for name, value in rows.items())
@@ -77,7 +78,7 @@ def make_plan(recipe: Recipe) -> Plan:
         warm = marks[1:] if len(marks) > 2 else marks
         pace = (warm[-1] - warm[0]) / (len(warm) - 1)
         began = time.perf_counter()
-        some = type(session.data.val)(session.data.val.source, session.data.val.chosen[: recipe.eval_batch])
+        some = Part(session.data.val.source, session.data.val.chosen[: recipe.eval_batch])
         evaluate(session, some)
         evaluation = (time.perf_counter() - began) * len(session.data.val) / len(some)
         return Plan(
@@ -103,9 +104,3 @@ def _highest_memory(device: torch.device) -> int:
         return 0
     highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return highest if sys.platform == "darwin" else highest * 1024  # kilobytes elsewhere
-
-
-def _duration(seconds: float) -> str:
-    if seconds != seconds or seconds < 90:
-        return f"about {seconds:.0f} s"
-    return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"

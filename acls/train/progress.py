@@ -1,14 +1,15 @@
-"""A line an epoch and, on a terminal, a bar with the time that is left."""
+"""A line per epoch and, on a terminal, a bar; both with the time that is left."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
 from acls.errors import MissingExtra, require
-from acls.metrics.catalogue import metric, names
+from acls.metrics.catalogue import metric
 
 
 class Progress(AbstractContextManager["Progress"]):
@@ -16,7 +17,7 @@ class Progress(AbstractContextManager["Progress"]):
 
     def __init__(self, *, epochs: int, steps: int, done: int, show: bool) -> None:
         """Expect so many epochs and steps in all, of which so many steps are done."""
-        self.epochs, self.show = epochs, show
+        self.epochs, self.show, self.done, self.began = epochs, show, 0, time.perf_counter()
         self.bar: Any = None
         if show:
             try:
@@ -45,14 +46,24 @@ class Progress(AbstractContextManager["Progress"]):
             self.bar.update(self.task, advance=1, description=f"epoch {epoch + 1}/{self.epochs}")
 
     def epoch(self, number: int, row: Mapping[str, float], best: bool) -> None:
-        """An epoch is done, with these numbers."""
+        """An epoch is done, with these numbers: a line of at most 80 characters."""
         if not self.show:
             return
-        told = [f"epoch {number + 1:>{len(str(self.epochs))}}/{self.epochs}", f"loss {row['train/loss']:.4f}"]
-        told += [metric(name).phrase(row[f"val/{name}"]) for name in names(1) if f"val/{name}" in row]
-        told += [f"T {row['val/temperature']:.3f}", f"{row['seconds']:.1f} s"]
-        line = "  ".join(told) + ("  *" if best else "")
+        self.done += 1
+        left = (time.perf_counter() - self.began) / self.done * (self.epochs - number - 1)
+        shown = ("miou" if "val/miou" in row else "accuracy", "ece")
+        told = [f"epoch {number + 1:>{len(str(self.epochs))}}/{self.epochs}", f"loss {row['train/loss']:.3f}"]
+        told += [metric(name).phrase(row[f"val/{name}"]) for name in shown]
+        told += [f"T {row['val/temperature']:.2f}", f"{duration(left)} left"]
+        line = "  ".join(told) + (" *" if best else "")
         if self.bar is not None:
             self.bar.console.print(line, highlight=False, soft_wrap=True)
         else:
             print(line, flush=True)
+
+
+def duration(seconds: float) -> str:
+    """A time in words: ``40 s``, ``12 min``, ``3.5 h``."""
+    if seconds != seconds or seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

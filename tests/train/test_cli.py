@@ -104,10 +104,16 @@ def test_training_that_must_stop_exits_with_1(capsys, tmp_path):
     assert "no longer finite" in capsys.readouterr().err
 
 
-def test_progress_tells_a_line_an_epoch(capsys, tmp_path):
-    command = ["train", "digits_cnn", "--out", str(tmp_path / "run"), *FAST[:-1]]
-    assert main(command) == 0
-    assert "epoch 1/1  loss" in capsys.readouterr().out
+def test_progress_and_verdict_fit_80_columns(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "digits_cnn", "--out", "run", *FAST[:-1]]) == 0
+    first, second, *rest = filter(None, capsys.readouterr().out.splitlines())
+    assert first.startswith("epoch 1/1  loss ")
+    assert first.endswith(" 0 s left *")
+    assert second.startswith("Test: ")
+    assert rest[-1] == "The run is in run"
+    assert all(len(line) <= 80 for line in (first, second, *rest))
 
 
 def test_a_finished_run_is_drawn(tmp_path):
