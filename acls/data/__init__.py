@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 _ALWAYS = ("name", "val", "split", "split_seed", "n_train", "mix", "mix_alpha", "mix_prob")
 _BATCHED = ("pad", "flip", "jitter", "colour", "erase")
-_FILES = ("root", "size", "memory", "workers", "normalise")
+_NORMALISED = ("normalise", *_BATCHED)
+_CIFAR = ("root", "download", "halve", *_NORMALISED)
+_FILES = ("root", "size", "memory", "workers", *_NORMALISED)
 
 
 class Known(NamedTuple):
@@ -35,26 +37,14 @@ CATALOGUE = {
     "synthetic_segmentation": Known(
         "synthetic", "images whose pixels' labels are drawn from known probabilities", ("n_samples", "size", *_BATCHED)
     ),
-    "cifar10": Known(
-        "cifar", "60,000 images of 10 classes, 32x32", ("root", "download", "normalise", "halve", *_BATCHED)
-    ),
-    "cifar100": Known(
-        "cifar", "60,000 images of 100 classes, 32x32", ("root", "download", "normalise", "halve", *_BATCHED)
-    ),
-    "tiny_imagenet": Known(
-        "tiny_imagenet", "110,000 images of 200 classes, 64x64", ("root", "size", "normalise", *_BATCHED)
-    ),
-    "imagenet": Known("imagenet", "1.3 million images of 1,000 classes", (*_FILES, "scale", *_BATCHED)),
-    "voc": Known(
-        "voc",
-        "PASCAL VOC 2012 segmentation, 20 classes and background",
-        (*_FILES, "download", "train_list", "halve", *_BATCHED),
-    ),
-    "folder": Known("folder", "your images, a folder a class", (*_FILES, "scale", *_BATCHED)),
-    "given": Known(
-        "given", "what acls.compare and acls.fit are handed in Python", ("root", "normalise", "workers", *_BATCHED)
-    ),
-    "segmentation_folder": Known("folder", "your images and masks", ("void", *_FILES, *_BATCHED)),
+    "cifar10": Known("cifar", "60,000 images of 10 classes, 32x32", _CIFAR),
+    "cifar100": Known("cifar", "60,000 images of 100 classes, 32x32", _CIFAR),
+    "tiny_imagenet": Known("tiny_imagenet", "110,000 images of 200 classes, 64x64", ("root", "size", *_NORMALISED)),
+    "imagenet": Known("imagenet", "1.3 million images of 1,000 classes", (*_FILES, "scale")),
+    "voc": Known("voc", "PASCAL VOC 2012 segmentation, 21 classes", (*_FILES, "download", "train_list", "halve")),
+    "folder": Known("folder", "your images, a folder per class", (*_FILES, "scale")),
+    "given": Known("given", "what acls.compare and acls.fit get in Python", ("root", "workers", *_NORMALISED)),
+    "segmentation_folder": Known("folder", "your images and masks", (*_FILES, "void")),
 }
 
 
@@ -73,7 +63,7 @@ class DataOptions:
         1, "seed of the split; it does not change with the run's seed", within="[0, 9223372036854775807]"
     )
     n_train: int | None = option(
-        None, "use only so many training samples, by class in proportion; none for all", within="[1, inf)"
+        None, "number of training samples to use, classes in proportion; none for all", within="[1, inf)"
     )
     n_samples: int = option(2000, "how many samples the synthetic data sets draw", within="[20, inf)")
     train_list: str = option("train", "VOC's list of training images: train, or trainaug for the augmented 10,582")

@@ -74,7 +74,7 @@ class Augment:
         return Augment(**named, normalise=Normalise(options.normalise), void=void)
 
     def geometry(self, x: Tensor, y: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-        """Crop and flip images and, alike, their label maps, in the dtype they came in; ``u``: three numbers each."""
+        """Crop and flip images and, alike, their label maps, in their own dtype; ``u`` is ``(N, 3)``."""
         if self.pad:
             top, left = ((u[:, :2] * (2 * self.pad + 1)).long()).unbind(1)
             x = crop(x, top, left, self.pad, 0)
@@ -86,7 +86,7 @@ class Augment:
         return x, y
 
     def colours(self, x: Tensor, u: Tensor) -> Tensor:
-        """Change the colours of images in 0..1; ``u``: seven numbers each.
+        """Change the colours of images in 0..1; ``u`` is ``(N, 7)``.
 
         ``factors`` multiplies brightness, contrast and saturation of every image by factors in 1 - jitter..1 + jitter.
         ``hsv`` adds up to jitter to the brightness of half of the images and multiplies their contrast by such a
@@ -107,7 +107,7 @@ class Augment:
         return torch.where(shifted, shift_hsv(x, change[:, 2:5, 0] * limits), x) if x.shape[1] == 3 else x
 
     def erased(self, x: Tensor, u: Tensor, seeds: list[int]) -> Tensor:
-        """Replace a box of 2 % to 33 % of a normalised image by noise; ``u``: five numbers each."""
+        """Replace a box of 2 % to 33 % of a normalised image by noise; ``u`` is ``(N, 5)``."""
         if not self.erase:
             return x
         height, width = x.shape[-2:]

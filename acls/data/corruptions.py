@@ -49,7 +49,7 @@ class Corruption:
     def __call__(self, x: Tensor, index: Tensor) -> Tensor:
         """Corrupt images in 0..1 whose numbers in the data set are ``index``."""
         if x.ndim != 4:
-            raise InputError(f"corruptions are for images (N, C, H, W), but inputs of shape {tuple(x.shape)} came")
+            raise InputError(f"expected images (N, C, H, W) to corrupt, got inputs of shape {tuple(x.shape)}")
         level = self.severity - 1
         if self.name in RANDOM:
             return RANDOM[self.name](x, level, self.seed, index).clamp(0, 1)

@@ -1,4 +1,4 @@
-"""The user's own images: a folder a class, or images with masks."""
+"""The user's own images: a folder per class, or images with masks."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def load(options: DataOptions, seed: int) -> Data:
 def labelled(
     files: Files, under: str, layout: str, classes: tuple[str, ...] | None = None
 ) -> tuple[list[tuple[str, int]], tuple[str, ...]]:
-    """The images below a folder with a folder a class, and the classes; a class without an image is an error."""
+    """The images in a folder that holds a folder per class, and the classes; each must have an image."""
     found = tuple(files.folders(under))
     if not found:
         raise InputError(f"{files.root / under} holds no folder: expected {layout}")

@@ -116,13 +116,13 @@ class Recipe:
     )
     select: str = option("accuracy", "number on the validation part that chooses the best checkpoint")
     patience: int | None = option(
-        None, "stop after so many epochs without a better one; none for never", within="[1, inf)"
+        None, "stop after this many epochs without a better one; none for never", within="[1, inf)"
     )
     save_every: int = option(
-        0, "also save the state to resume from after so many steps; 0 for epoch ends only", within="[0, inf)"
+        0, "steps after which the state to resume from is saved too; 0 for epoch ends only", within="[0, inf)"
     )
     limit_batches: int | None = option(
-        None, "at most so many batches of each part an epoch, for trying out", within="[1, inf)"
+        None, "largest number of batches of each part per epoch, for trying out", within="[1, inf)"
     )
     log: tuple[str, ...] = option(
         ("tensorboard",), "where numbers go beside metrics.csv: tensorboard, wandb:PROJECT, mlflow:EXPERIMENT"
@@ -149,7 +149,7 @@ class Recipe:
 
 
 def acls_with(margin: float) -> LossOptions:
-    """ACLS, the method that recipes train with unless told otherwise; the margin is for every method that has one."""
+    """ACLS, the method that recipes train with by default; the margin is for every method that has one."""
     return LossOptions(name="ACLS", protocol={"margin": margin})
 
 

@@ -105,7 +105,7 @@ def voc_mini() -> Recipe:
 
 
 def custom() -> Recipe:
-    """Your images, a folder a class, with any of timm's networks.
+    """Your images, a folder per class, with any of timm's networks.
 
     ``acls train custom --root DIR --model timm/resnet18 --model.pretrained true --loss ACLS``
     """

@@ -29,7 +29,7 @@ class Sample:
     """Logits and targets of an evaluation, of dense maps a grid of pixels, so that memory stays bounded."""
 
     def __init__(self, samples: int) -> None:
-        """Expect so many samples, over all processes."""
+        """Take the number of samples, over all processes."""
         self.samples = samples
         self.batches: list[Batch] = []
 

@@ -46,7 +46,7 @@ class Evaluation:
 def evaluate(session: Session, part: Part, *, passes: int = 0, meta: dict[str, str] | None = None) -> Evaluation:
     """Evaluate the judged network on a part; each process works off its share, none twice.
 
-    With ``passes``, by probabilities averaged over so many passes with dropout. With ``meta``, what is written beside
+    With ``passes``, by probabilities averaged over this many passes with dropout. With ``meta``, what is written beside
     them, the predictions are kept.
     """
     data, n_classes = session.data, session.data.n_classes
@@ -104,7 +104,7 @@ def open_weights(path: str | Path, data: DataOptions | None = None) -> tuple[Ses
     classes = json.loads(meta.get("classes", "[]"))
     if len(classes) != session.data.n_classes:
         raise InputError(
-            f"{weights} tells {len(classes)} classes apart, but {session.recipe.data.name} has {session.data.n_classes}"
+            f"{weights} is for {len(classes)} classes, but {session.recipe.data.name} has {session.data.n_classes}"
         )
     session.judged.load_state_dict(tensors)
     return session, meta

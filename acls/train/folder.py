@@ -1,4 +1,4 @@
-"""The folder of a run: what was asked for, what it ran on, and what came out."""
+"""The folder of a run: its settings, the machine it ran on, and its results."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class RunFolder:
                 )
 
     def write_metrics(self, history: list[dict[str, float]]) -> None:
-        """Write one row an epoch, all of them anew, so that they agree with the state to resume from."""
+        """Write one row per epoch, all of them anew, so that they agree with the state to resume from."""
         text = io.StringIO()
         writer = csv.DictWriter(text, fieldnames=list(history[0]), lineterminator="\n")
         writer.writeheader()

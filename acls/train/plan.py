@@ -40,7 +40,7 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """The estimated time of training, with an evaluation an epoch."""
+        """The estimated time of training, with an evaluation per epoch."""
         return self.steps * self.seconds_per_step + self.recipe.epochs * self.seconds_of_evaluation
 
     def __str__(self) -> str:
@@ -58,13 +58,13 @@ class Plan:
             "memory": f"{self.memory / 2**20:,.0f} MB at the highest so far",
             "checkpoint": f"chosen by validation {recipe.select}",
             "time": f"about {duration(self.seconds)}, from {TIMED_STEPS} steps of {self.seconds_per_step:.3f} s "
-            f"and {self.seconds_of_evaluation:.1f} s an evaluation",
+            f"and {self.seconds_of_evaluation:.1f} s per evaluation",
         }
         return "\n".join(f"{name:<11} {value}" for name, value in rows.items())
 
 
 def make_plan(recipe: Recipe) -> Plan:
-    """Build all that the recipe describes, take a few steps and a part of an evaluation, and tell what came of it."""
+    """Build what the recipe describes, time a few steps and a part of an evaluation, and estimate the cost."""
     with own_generator(), own_threads(recipe.threads):
         session = Session(recipe, show=True)
         draws = session.draws(0)

@@ -16,7 +16,7 @@ class Progress(AbstractContextManager["Progress"]):
     """Tells how far training is; silent where ``show`` is False."""
 
     def __init__(self, *, epochs: int, steps: int, done: int, show: bool) -> None:
-        """Expect so many epochs and steps in all, of which so many steps are done."""
+        """Take the number of epochs and of steps in all, and of steps that are done already."""
         self.epochs, self.show, self.done, self.began = epochs, show, 0, time.perf_counter()
         self.bar: Any = None
         if show:
@@ -52,14 +52,14 @@ class Progress(AbstractContextManager["Progress"]):
         self.done += 1
         left = (time.perf_counter() - self.began) / self.done * (self.epochs - number - 1)
         shown = ("miou" if "val/miou" in row else "accuracy", "ece")
-        told = [f"epoch {number + 1:>{len(str(self.epochs))}}/{self.epochs}", f"loss {row['train/loss']:.3f}"]
-        told += [metric(name).phrase(row[f"val/{name}"]) for name in shown]
-        told += [f"T {row['val/temperature']:.2f}", f"{duration(left)} left"]
-        line = "  ".join(told) + (" *" if best else "")
+        line = [f"epoch {number + 1:>{len(str(self.epochs))}}/{self.epochs}", f"loss {row['train/loss']:.3f}"]
+        line += [metric(name).phrase(row[f"val/{name}"]) for name in shown]
+        line += [f"T {row['val/temperature']:.2f}", f"{duration(left)} left"]
+        text = "  ".join(line) + (" *" if best else "")
         if self.bar is not None:
-            self.bar.console.print(line, highlight=False, soft_wrap=True)
+            self.bar.console.print(text, highlight=False, soft_wrap=True)
         else:
-            print(line, flush=True)
+            print(text, flush=True)
 
 
 def duration(seconds: float) -> str:

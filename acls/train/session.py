@@ -118,7 +118,7 @@ class Session:
     def outputs(self, part: Part, *, model: nn.Module | None = None, passes: int = 0) -> Iterator[Batch]:
         """Logits in float32, target and index of this process's share of a part, in eval mode, in order.
 
-        With ``passes``, log-probabilities averaged over so many passes with dropout instead of logits.
+        With ``passes``, log-probabilities averaged over this many passes with dropout instead of logits.
         """
         model = self.judged if model is None else model
         model.eval()
