@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from acls.losses.base import About
-from acls.losses.history import Ranked, next_in_batch, sample_means
+from acls.losses.crl import Ranked, next_in_batch, sample_means
 from acls.losses.margin import MarginTerm, OnePass
 from acls.losses.numerics import FAR, log_confidence
 from acls.losses.rule import Rule, gradient_rule

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from acls import distributed
 from acls.losses.base import About, Epoch, Regularized, check_prepared
-from acls.losses.history import sample_means
+from acls.losses.crl import sample_means
 from acls.losses.mdca import confidence_gap
 from acls.losses.numerics import log_confidence
 from acls.options import option
