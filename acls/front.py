@@ -25,8 +25,7 @@ from acls.predictions.core import to_logits
 from acls.recipes import Recipe, find
 from acls.report.page import of_file, write
 from acls.report.results import RANKED
-from acls.results import Record
-from acls.results import Result as Measured
+from acls.results import Record, Result
 from acls.results import evaluate as measured
 from acls.shapes import IGNORE_INDEX
 from acls.spec import Spec
@@ -35,7 +34,7 @@ from acls.study.progress import Progress
 from acls.study.ranking import Ranked, rank
 from acls.study.runs import Failed, chosen, detailed, plan, run_study
 from acls.study.store import Store
-from acls.train import Given, Result
+from acls.train import Given, TrainedRun
 from acls.train import fit as train_recipe
 
 METHODS = ("CE", "LabelSmoothing", "Focal", "MbLS", "CRL", "ACLS")
@@ -156,7 +155,7 @@ def fit(
     void: int = IGNORE_INDEX,
     out: str | Path | None = None,
     show: bool = True,
-) -> Result:
+) -> TrainedRun:
     """Train one network on data in Python and write its run, as `acls train` does; arguments as in `compare`."""
     recipe, given = _prepared(model, (train, val, test), recipe, settings, classes, void)
     recipe = replace(recipe, loss=recipe.loss.with_spec(Spec.of(loss, "loss")))
@@ -242,7 +241,7 @@ def predictions(
     return Predictions(found, target.long(), known, group=codes, group_names=names, image=unit)
 
 
-def evaluate(scores: Any = None, labels: Any = None, kind: str | None = None, **settings: Any) -> Measured:
+def evaluate(scores: Any = None, labels: Any = None, kind: str | None = None, **settings: Any) -> Result:
     """Measure calibration: every metric with its interval and noise floor, and whether it is more than chance.
 
         result = acls.evaluate(probs, y, kind="probs")

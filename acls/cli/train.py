@@ -27,7 +27,7 @@ from acls.errors import InputError, MissingExtra
 from acls.recipes import RECIPES
 
 if TYPE_CHECKING:
-    from acls.train import Result
+    from acls.train import TrainedRun
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _lines(result: Result, *, shown: bool) -> list[str]:
+def _lines(result: TrainedRun, *, shown: bool) -> list[str]:
     """The verdict on the test part, then the numbers of both parts, then where the run is."""
     from acls.metrics.catalogue import metric, names
     from acls.report.tables import Table, paragraph, width
@@ -104,7 +104,7 @@ def _lines(result: Result, *, shown: bool) -> list[str]:
     ]  # fmt: skip
 
 
-def _draw(result: Result) -> None:
+def _draw(result: TrainedRun) -> None:
     """Write the reliability of both parts, and how the numbers moved, into the run; nothing without matplotlib."""
     from acls.report.figures import reliability, style, sweeps
     from acls.train import RunFolder

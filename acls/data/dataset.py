@@ -20,7 +20,7 @@ from acls.errors import InputError
 from acls.shapes import IGNORE_INDEX
 from acls.vision import Guard
 
-Batch = tuple[Tensor, Tensor, Tensor]
+SampleBatch = tuple[Tensor, Tensor, Tensor]
 
 
 class Draw(NamedTuple):
@@ -82,7 +82,7 @@ class OnDisk:
         return self.augment(torch.stack(xs), torch.stack(ys), key, index)
 
 
-class Part(Dataset[Batch]):
+class Part(Dataset[SampleBatch]):
     """Some samples of a source, numbered from 0: a training, validation or test part."""
 
     def __init__(self, source: Source, chosen: Tensor | None = None, *, seed: int | None = None) -> None:
@@ -93,11 +93,11 @@ class Part(Dataset[Batch]):
     def __len__(self) -> int:
         return len(self.chosen)
 
-    def __getitem__(self, i: int) -> Batch:
+    def __getitem__(self, i: int) -> SampleBatch:
         x, y, index = self.__getitems__(Draw(torch.tensor([i]), 0))
         return x[0], y[0], index[0]
 
-    def __getitems__(self, draw: Draw) -> Batch:
+    def __getitems__(self, draw: Draw) -> SampleBatch:
         """A batch at once; torch's DataLoader calls this with what its batch sampler gives."""
         key = None if self.seed is None else (self.seed, draw.epoch)
         x, y = self.source.take(self.chosen[draw.samples], key, draw.samples)
@@ -160,7 +160,7 @@ class Data:
         return {name: part.chosen for name, part in self.parts().items()}
 
 
-def batches(part: Part, draws: Sequence[Draw], *, workers: int = 0, pin: bool = False) -> Iterator[Batch]:
+def batches(part: Part, draws: Sequence[Draw], *, workers: int = 0, pin: bool = False) -> Iterator[SampleBatch]:
     """The batches of the draws, in their order, read by ``workers`` processes beside this one (0: by this one)."""
     if workers == 0:
         yield from map(part.__getitems__, draws)

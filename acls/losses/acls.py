@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from acls.losses.base import About
-from acls.losses.crl import Ranked, next_in_batch, sample_means
+from acls.losses.crl import RankedByHistory, next_in_batch, sample_means
 from acls.losses.margin import MarginTerm, OnePass
 from acls.losses.numerics import FAR, log_confidence
 from acls.losses.rule import Rule, gradient_rule
@@ -82,7 +82,7 @@ def acls_penalty(
     return lambda1 * lead.squeeze(1), lambda2 / average * gaps.sum(1)
 
 
-class ACLS(Ranked, OnePass):
+class ACLS(RankedByHistory, OnePass):
     """Cross-entropy plus squares of what logit gaps exceed a margin by: the wider the gap, the smoother the label.
 
     lambda1 max(0, z_ŷ - min_k z_k - margin)^2 + lambda2/(K-1) sum_{j≠ŷ} max(0, z_ŷ - z_j - margin)^2, ŷ the predicted

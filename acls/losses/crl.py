@@ -56,7 +56,7 @@ class CorrectnessHistory(nn.Module):
         return torch.where(span > 0, above / torch.where(span > 0, span, 1.0), 0.0)
 
 
-class Ranked(Regularized):
+class RankedByHistory(Regularized):
     """A regulariser that may rank samples by their history, and keeps one where it does (`remembers_samples`)."""
 
     memory = {"history.hits": ("n_train",)}  # noqa: RUF012
@@ -105,7 +105,7 @@ def next_in_batch(at: Positions) -> tuple[Tensor, Tensor]:
     return torch.zeros_like(order).scatter(0, order, order[after.clamp(max=max(n - 1, 0))]), counts
 
 
-class CRL(Ranked):
+class CRL(RankedByHistory):
     """Cross-entropy plus a loss that ranks samples by confidence as they rank by how often they were correct so far.
 
     Each sample i is compared with the next in the batch: weight mean_i max(0, -t (k_i - k_{i+1}) + m), where c is the

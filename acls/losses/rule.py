@@ -189,7 +189,7 @@ def rule_loss(rule: Rule, logits: Tensor, target: Tensor, *, ignore_index: int =
 
 
 @dataclass(frozen=True)
-class Row:
+class RuleRow:
     """A method's row of the paper's Table 2, corrected: the label is lowered at the pivot and raised elsewhere."""
 
     method: str
@@ -201,7 +201,7 @@ class Row:
     c_others: str
 
 
-def table(losses: Iterable[Any], n_classes: int = 10) -> list[Row]:
+def table(losses: Iterable[Any], n_classes: int = 10) -> list[RuleRow]:
     """Return the rows of Table 2 for those of the losses that have a `Rule`."""
     rows = []
     for loss in losses:
@@ -209,5 +209,5 @@ def table(losses: Iterable[Any], n_classes: int = 10) -> list[Row]:
         if rule is not None:
             pivot = "ŷ" if rule.pivot == "predicted" else "y"
             sides = (rule.down.formula, rule.down.condition, rule.up.formula, rule.up.condition)
-            rows.append(Row(repr(loss), loss.about.kind, pivot, *sides))
+            rows.append(RuleRow(repr(loss), loss.about.kind, pivot, *sides))
     return rows

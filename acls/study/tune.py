@@ -30,7 +30,7 @@ from acls.study.space import Axis, grid
 from acls.train import RunFolder, TrainingStopped
 from acls.train.guards import interruptions, own_generator
 from acls.train.loop import run_epoch
-from acls.train.progress import Progress
+from acls.train.progress import EpochProgress
 from acls.train.session import Session
 from acls.train.state import TrainState, load_state, restore
 
@@ -300,7 +300,7 @@ def _train(recipe: Recipe, folder: RunFolder, prunes: Callable[[dict[str, float]
                 at = restore(session, load_state(folder.resume))
         else:
             folder.start(recipe, session.data)
-        silent = Progress(epochs=recipe.epochs, steps=1, done=0, show=False)
+        silent = EpochProgress(epochs=recipe.epochs, steps=1, done=0, show=False)
         with interruptions() as interrupted:
             while at.epoch < recipe.epochs:
                 run_epoch(session, folder, at, silent, interrupted, [])

@@ -5,15 +5,15 @@ from __future__ import annotations
 from acls.train.errors import TrainingStopped
 from acls.train.evaluate import predict_run
 from acls.train.folder import RunFolder, open_run
-from acls.train.loop import Result, fit, resume
+from acls.train.loop import TrainedRun, fit, resume
 from acls.train.plan import Plan, make_plan
 from acls.train.setup import Given
 
 __all__ = [
     "Given",
     "Plan",
-    "Result",
     "RunFolder",
+    "TrainedRun",
     "TrainingStopped",
     "fit",
     "make_plan",

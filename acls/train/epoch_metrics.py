@@ -15,7 +15,7 @@ from torch import Tensor
 
 from acls import distributed
 from acls.calibrators import Temperature
-from acls.data.dataset import Batch
+from acls.data.dataset import SampleBatch
 from acls.losses import Loss, effective_label
 from acls.shapes import flatten, flatten_logits
 
@@ -31,7 +31,7 @@ class Sample:
     def __init__(self, samples: int) -> None:
         """Take the number of samples, over all processes."""
         self.samples = samples
-        self.batches: list[Batch] = []
+        self.batches: list[SampleBatch] = []
 
     def add(self, logits: Tensor, target: Tensor, index: Tensor) -> None:
         if logits.ndim == 4:
@@ -77,7 +77,7 @@ def outlook(sample: Sample, void: int, margin: float) -> dict[str, float]:
     }
 
 
-def regulariser(loss: Loss, batches: Iterable[Batch], void: int) -> dict[str, float]:
+def regulariser(loss: Loss, batches: Iterable[SampleBatch], void: int) -> dict[str, float]:
     """What the regulariser does to the labels of some batches, over all processes.
 
     ``regulariser_active``: share of positions where a label is changed at all. ``regulariser_flips``: share where

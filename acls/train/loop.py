@@ -29,7 +29,7 @@ from acls.train.evaluate import evaluate
 from acls.train.folder import RunFolder, new_folder, open_run
 from acls.train.guards import interruptions, own_generator, own_threads
 from acls.train.loggers import Logger, make_loggers
-from acls.train.progress import Progress
+from acls.train.progress import EpochProgress
 from acls.train.session import Session
 from acls.train.setup import Given
 from acls.train.state import TrainState, load_state, restore, save_resume
@@ -41,7 +41,7 @@ MEMORY_PROBE = 1024
 
 
 @dataclass(frozen=True)
-class Result:
+class TrainedRun:
     """What a finished run has to show."""
 
     folder: Path
@@ -56,7 +56,7 @@ class Result:
 
 def fit(
     recipe: Recipe, out: str | Path | None = None, *, show: bool = True, given: Given | None = None, wait: bool = False
-) -> Result:
+) -> TrainedRun:
     """Train a recipe and write the run into a new folder, ``runs/RECIPE-LOSS-SEED`` where none is named."""
     recipe = replace(recipe, model=resolved(recipe.model, given.model if given else None))
     with own_generator(), own_threads(recipe.threads):
@@ -68,7 +68,7 @@ def fit(
             return _run(session, folder, TrainState(), show)
 
 
-def resume(path: str | Path, *, show: bool = True, given: Given | None = None, wait: bool = False) -> Result:
+def resume(path: str | Path, *, show: bool = True, given: Given | None = None, wait: bool = False) -> TrainedRun:
     """Go on with a run that was broken off, where its last state was saved; a finished run only returns its result.
 
     It computes with the number of threads that the run began with, so that on a CPU, with the same number of processes,
@@ -95,11 +95,13 @@ def _held(session: Session, folder: RunFolder, wait: bool) -> AbstractContextMan
     return hold(folder.path / ".lock", wait=wait) if session.fabric.is_global_zero else nullcontext()
 
 
-def _run(session: Session, folder: RunFolder, at: TrainState, show: bool) -> Result:
+def _run(session: Session, folder: RunFolder, at: TrainState, show: bool) -> TrainedRun:
     recipe, show = session.recipe, show and session.fabric.is_global_zero
     steps = len(session.draws(at.epoch)) if at.epoch < recipe.epochs else 0
     loggers = make_loggers(folder.path, recipe, at.epoch) if session.fabric.is_global_zero else []
-    progress = Progress(epochs=recipe.epochs, steps=steps * recipe.epochs, done=steps * at.epoch + at.step, show=show)
+    progress = EpochProgress(
+        epochs=recipe.epochs, steps=steps * recipe.epochs, done=steps * at.epoch + at.step, show=show
+    )
     try:
         with progress, interruptions() as interrupted:
             while at.epoch < recipe.epochs and not _out_of_patience(recipe, at):
@@ -117,7 +119,7 @@ def run_epoch(
     session: Session,
     folder: RunFolder,
     at: TrainState,
-    progress: Progress,
+    progress: EpochProgress,
     interrupted: threading.Event,
     loggers: Sequence[Logger],
 ) -> None:
@@ -137,7 +139,7 @@ def run_epoch(
 
 
 def _train_epoch(
-    session: Session, folder: RunFolder, at: TrainState, progress: Progress, interrupted: threading.Event
+    session: Session, folder: RunFolder, at: TrainState, progress: EpochProgress, interrupted: threading.Event
 ) -> None:
     recipe, loss = session.recipe, session.loss
     now = Epoch(at.epoch, recipe.epochs, session.predict)
@@ -189,7 +191,7 @@ def _measure(session: Session, at: TrainState) -> dict[str, float]:
     }
 
 
-def _finish(session: Session, folder: RunFolder, at: TrainState) -> Result:
+def _finish(session: Session, folder: RunFolder, at: TrainState) -> TrainedRun:
     """Predict with the best weights, and write the predictions and the summary."""
     tensors, meta = load_tensors(folder.best)
     session.judged.load_state_dict(tensors)
@@ -213,7 +215,7 @@ def _finish(session: Session, folder: RunFolder, at: TrainState) -> Result:
         }
         write_text(folder.summary, json.dumps(text, indent=2) + "\n")
     distributed.barrier()
-    return Result(folder.path, at.best_epoch, summaries["val"], summaries["test"], suites, at.history)
+    return TrainedRun(folder.path, at.best_epoch, summaries["val"], summaries["test"], suites, at.history)
 
 
 def _out_of_patience(recipe: Recipe, at: TrainState) -> bool:

@@ -12,7 +12,7 @@ from acls.errors import MissingExtra, require
 from acls.metrics.catalogue import metric
 
 
-class Progress(AbstractContextManager["Progress"]):
+class EpochProgress(AbstractContextManager["EpochProgress"]):
     """Tells how far training is; silent where ``show`` is False."""
 
     def __init__(self, *, epochs: int, steps: int, done: int, show: bool) -> None:
@@ -29,7 +29,7 @@ class Progress(AbstractContextManager["Progress"]):
             self.bar = rich.Progress(*columns, transient=True)
             self.task = self.bar.add_task("training", total=max(steps - done, 1))
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> EpochProgress:
         if self.bar is not None:
             self.bar.start()
         return self

@@ -12,7 +12,7 @@ from acls import distributed
 from acls.calibrators import MCDropout
 from acls.data import load
 from acls.data.augment import mix
-from acls.data.dataset import Batch, Data, Draw, Part, batches, in_order
+from acls.data.dataset import Data, Draw, Part, SampleBatch, batches, in_order
 from acls.data.keyed_random import generator
 from acls.losses import ACLS
 from acls.models import build_model
@@ -80,7 +80,7 @@ class Session:
         shares = [(batch[rank::world], len(batch)) for batch in kept]
         return [Draw(share, epoch, len(share) * world / count) for share, count in shares]
 
-    def step(self, batch: Batch, epoch: int, number: int, weight: float = 1.0) -> Tensor:
+    def step(self, batch: SampleBatch, epoch: int, number: int, weight: float = 1.0) -> Tensor:
         """One optimiser step; returns sums over the batch: loss times samples, hits, labelled positions, samples."""
         recipe, options = self.recipe, self.recipe.data
         x, y, index = (part.to(self.fabric.device, non_blocking=True) for part in batch)
@@ -115,7 +115,7 @@ class Session:
         hits = (logits.argmax(1) == y) & valid
         return torch.stack([total.double() * count, hits.sum(), valid.sum(), total.new_tensor(count)])
 
-    def outputs(self, part: Part, *, model: nn.Module | None = None, passes: int = 0) -> Iterator[Batch]:
+    def outputs(self, part: Part, *, model: nn.Module | None = None, passes: int = 0) -> Iterator[SampleBatch]:
         """Logits in float32, target and index of this process's share of a part, in eval mode, in order.
 
         With ``passes``, log-probabilities averaged over this many passes with dropout instead of logits.
@@ -135,7 +135,7 @@ class Session:
                 logits = run(x)
             yield logits.float(), y.to(self.fabric.device), index.to(self.fabric.device)
 
-    def predict(self, split: str) -> Iterator[Batch]:
+    def predict(self, split: str) -> Iterator[SampleBatch]:
         """What `acls.losses.Epoch` offers to losses with memory."""
         yield from self.outputs(self.data.parts()[split], model=self.model)
         self.model.train()

@@ -14,7 +14,7 @@ from acls.calibrators import Temperature
 from acls.data import DataOptions
 from acls.data.augment import Normalise
 from acls.data.corruptions import CORRUPTIONS, SEVERITIES, Corrupt, Corrupted, Corruption
-from acls.data.dataset import Batch, Data, Part
+from acls.data.dataset import Data, Part, SampleBatch
 from acls.data.keyed_random import generator
 from acls.errors import InputError, suggest
 from acls.metrics import Suite
@@ -89,7 +89,7 @@ class Shift:
 
 
 def sweep(
-    outputs: Callable[[Corrupt | None], Iterable[Batch]],
+    outputs: Callable[[Corrupt | None], Iterable[SampleBatch]],
     temperature: float,
     *,
     corruptions: Sequence[str] = CORRUPTIONS,
@@ -131,7 +131,7 @@ def of_model(
         test, normalise = _some(session.data.test, limit, seed), _normalise_of(session.recipe, session.data)
         temperature = _fitted(session)
 
-        def outputs(corrupt: Corrupt | None) -> Iterator[Batch]:
+        def outputs(corrupt: Corrupt | None) -> Iterator[SampleBatch]:
             source = test.source if corrupt is None else Corrupted(test.source, corrupt, normalise)
             return session.outputs(Part(source, test.chosen), passes=session.recipe.passes)
 
@@ -177,7 +177,7 @@ def open_network(path: str | Path, *, data: DataOptions | None, model: ModelOpti
 
 
 def _measure(
-    name: str, severity: int, batches: Iterable[Batch], temperature: float, samples: int, void: int
+    name: str, severity: int, batches: Iterable[SampleBatch], temperature: float, samples: int, void: int
 ) -> Condition:
     plain: Suite | None = None
     scaled: Suite | None = None
