@@ -20,7 +20,7 @@ from acls.data.given import fingerprint, gathered
 from acls.errors import InputError
 from acls.models.own import resolved
 from acls.options import override
-from acls.predictions import Predictions
+from acls.predictions import Columns, Predictions
 from acls.predictions.core import to_logits
 from acls.recipes import Recipe, find
 from acls.report.page import of_file, write
@@ -125,7 +125,9 @@ def run_comparison(
     return Comparison(rows, ranked, failed, folder, written)
 
 
-def compare_files(paths: Sequence[str | Path]) -> Comparison:
+def compare_files(
+    paths: Sequence[str | Path], columns: Columns | None = None, *, ignore_index: int = IGNORE_INDEX
+) -> Comparison:
     """Compare models by files of their predictions for the same samples: `acls compare --predictions`."""
     if len(paths) < 2:
         raise InputError("--predictions: expected two files or more, got one: `acls evaluate` measures one")
@@ -135,7 +137,7 @@ def compare_files(paths: Sequence[str | Path]) -> Comparison:
         raise InputError("--predictions names a file twice")
     records: list[Record] = []
     for name, path in zip(names, paths, strict=True):
-        result = measured(path, by_image=None, compare=True)
+        result = measured(path, columns, by_image=None, compare=True, ignore_index=ignore_index)
         records.append(Record(name, None, "none", result, {"unit": result.unit}))
         if result.labels != records[0].result.labels:
             raise InputError(f"{path} has other labels than {paths[0]}: both must hold the same samples")
@@ -284,9 +286,11 @@ def calibrate(
 def apply(calibrator: Calibrator, scores: Any, kind: str | None = None) -> Any:
     """Calibrated probabilities as a NumPy array: ``(N, K)``, or ``(N,)`` where the scores were one per row.
 
-    One score per row is that of class 1, or a stated confidence.
+    One score per row is that of class 1, or a stated confidence, which needs no ``kind``.
     """
     found = as_tensor(scores)
+    if calibrator.stated:
+        kind = "probs"
     one = found.ndim == 1 or (found.ndim == 2 and found.shape[1] == 1)
     full, _, known = scored(found, found.new_zeros(len(found)).long(), kind)
     after = calibrator(to_logits(full, known)).exp().numpy()

@@ -17,6 +17,7 @@ from collections.abc import Container, Sequence
 from typing import Any, NoReturn
 
 import acls
+from acls.cli.common import COLUMNS
 from acls.errors import InputError, MissingExtra, suggest
 from acls.options import SettingError
 
@@ -85,7 +86,7 @@ class _Parser(argparse.ArgumentParser):
 
     def print_help(self, file: Any = None) -> None:
         folded = {one: one.help for one in self._actions if one.dest.startswith("set:") and one.dest not in _FIRST}
-        folded |= {one: one.help for one in self._actions if one.dest in _FOLDED and folded}
+        folded |= {one: one.help for one in self._actions if folded and one.dest in (*_FOLDED, *COLUMNS)}
         for action in folded:
             action.help = argparse.SUPPRESS
         super().print_help(file)

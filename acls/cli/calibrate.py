@@ -51,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--test", metavar="TEST", help="other predictions of the same model, to show before and after")
     parser.add_argument("--out", metavar="FILE", help="save the recommended calibrator (.safetensors)")
     parser.add_argument("--folds", type=number(int, "[2, 1000]"), default=5, help="folds of the cross-validation")
-    force = "replace a file that acls did not write, and save the best calibrator where the advice is to keep the model"
+    force = "write over what acls did not write, and save the best calibrator where the advice is to keep the model"
     add_shared(parser, "json", "markdown", "quiet", force=force, bootstrap="draws for the noise floors on TEST")
     add_columns(parser)
 
@@ -110,7 +110,7 @@ def _print(args: argparse.Namespace, advice: Advice, tested: Tested | None, save
     if tested is not None:
         print(f"\non {args.test}, which no method has seen:\n")
         show_table(args, tested_table(*tested))
-        say_paragraphs("", "p, NLL and p, ECE: of no change in that metric against the model as it is.")
+        say_paragraphs("", "p: of no change in that metric against the model as it is.")
     if args.out is not None:
         use = f"{saved.name} is saved as {args.out}; use it: acls apply {args.out} IN OUT" if saved else ""
         say_paragraphs("", f"{use or 'Nothing is saved: --force saves the best of them all the same.'}")

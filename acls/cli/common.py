@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from acls.study.engine import Engine
 
 FILES = ".npz, .safetensors, .parquet or .csv; a folder or glob of parquet parts"
+COLUMNS = (
+    "logits", "probs", "log_probs", "confidence", "predicted", "correct", "labels", "group", "image", "ignore_index",
+)  # fmt: skip
+"""The options that `add_columns` adds."""
 _NAMES = """
 names of arrays or columns:
   A file has rows of K scores named logits, probs or log_probs, and labels; or
@@ -64,10 +68,9 @@ def add_columns(parser: argparse.ArgumentParser, *, several: bool = False) -> No
     """Add the options that say which names of a file hold what; ``several`` lets scores be named more than once."""
     action = "append" if several else "store"
     names = parser.add_argument_group("names in the file")
-    kinds = names.add_mutually_exclusive_group()
-    kinds.add_argument("--logits", action=action, metavar="NAME", help="scores before the softmax")
-    kinds.add_argument("--probs", action=action, metavar="NAME", help="probabilities")
-    kinds.add_argument("--log-probs", action=action, metavar="NAME", help="logarithms of probabilities")
+    names.add_argument("--logits", action=action, metavar="NAME", help="scores before the softmax")
+    names.add_argument("--probs", action=action, metavar="NAME", help="probabilities")
+    names.add_argument("--log-probs", action=action, metavar="NAME", help="logarithms of probabilities")
     for flags, text in {
         ("--confidence",): "probability of the predicted class, or stated by a language model",
         ("--predicted",): "predicted class, together with --confidence and --label",
@@ -87,8 +90,7 @@ def columns_of(args: argparse.Namespace) -> Columns:
     """The names that the options give."""
     from acls.predictions import Columns
 
-    names = ("logits", "probs", "log_probs", "confidence", "predicted", "correct", "labels", "group", "image")
-    return Columns(**{name: getattr(args, name) for name in names})
+    return Columns(**{name: getattr(args, name) for name in COLUMNS if name != "ignore_index"})
 
 
 def batches_of(args: argparse.Namespace, path: str, *, unlabelled: bool = False, check: bool = True) -> Batches:

@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from acls.cli.common import add_shared, check_out, engine_of, say, say_paragraphs, show_table
+from acls.cli.common import add_columns, add_shared, check_out, columns_of, engine_of, say, say_paragraphs, show_table
 from acls.cli.settings import add_settings, apply, recipe_of, settings_of
 from acls.errors import InputError
 from acls.recipes import RECIPES, Recipe
@@ -49,6 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", help="folder of the study (default: studies/RECIPE)")
     parser.add_argument("--no-report", action="store_true", help="do not write the page")
     add_shared(parser, "config", "json", "quiet", "wait", "force", "engine", "address", "workers")
+    add_columns(parser)
     add_settings(parser)
 
 
@@ -116,7 +117,7 @@ def _files(args: argparse.Namespace) -> Comparison:
         )
     from acls.front import compare_files
 
-    return compare_files(args.predictions)
+    return compare_files(args.predictions, columns_of(args), ignore_index=args.ignore_index)
 
 
 def _print(args: argparse.Namespace, found: Comparison) -> None:

@@ -179,7 +179,8 @@ def _print(args: argparse.Namespace, results: dict[str, Result], compared: Diffe
             for group, decision in _decisions(args, result).items():
                 say_paragraphs(f"{group}: {decision}" if group else str(decision))
             print()
-        print(f"{result.kind}{classes}, n = {result.n}{left_out}, {args.bins} bins\n")
+        kind = "confidences" if result.kind == "triples" else result.kind
+        print(f"{kind}{classes}, n = {result.n}{left_out}, {args.bins} bins\n")
         show_table(args, metric_table(result))
         print()
         say_paragraphs(*remarks(result))

@@ -79,11 +79,13 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         say(args, {**asdict(found), "figure": str(figure) if found.trials else None})
     else:
-        _show(args, found, recipe, figure if found.trials else None)
+        _show(args, found, recipe)
+        if found.trials:
+            print(f"front: {figure}")
     return 0 if found.trials else 1
 
 
-def _show(args: argparse.Namespace, found: Found, recipe: Recipe, figure: Path | None) -> None:
+def _show(args: argparse.Namespace, found: Found, recipe: Recipe) -> None:
     from acls.report.tables import Table, percent
     from acls.study.space import show
 
@@ -103,8 +105,6 @@ def _show(args: argparse.Namespace, found: Found, recipe: Recipe, figure: Path |
     show_table(args, table)
     rest = ", ".join(f"{n} {what}" for n, what in ((found.pruned, "pruned"), (found.failed, "failed")) if n)
     print(f"\n{len(found.trials)} trials finished{', ' + rest if rest else ''}; validation part, n = {found.n:,}")
-    if figure is not None:
-        print(f"front: {figure}")
 
 
 def _options(params: dict[str, Any], args: argparse.Namespace) -> str:

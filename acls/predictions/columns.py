@@ -15,7 +15,9 @@ _OWN_NAMES: dict[str, tuple[str, ...]] = {
     "probs": ("probs", "p")
 }  # p0, p1, ... are probabilities; others have one name
 _LABELS = ("label", "target", "targets", "y", "y_true", "truth", "true", "class", "gt")
-_CORRECT = ("correct", "is_correct", "iscorrect", "correctness", "was_correct", "right", "is_right")
+_CORRECT = ("correct", "is_correct", "iscorrect", "correctness", "was_correct", "right", "is_right", "ok")
+_STATED = ("conf", "certain", "stated", "said", "sure")
+"""Parts of the names that people give to stated confidences."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Columns:
     group: str | None = None
     image: str | None = None
     unlabelled: bool = False
-    """Whether labels may be missing; all rows then carry the label that does not count."""
+    """Whether labels, or ``correct``, may be missing; all rows then carry the label that does not count."""
 
     def __post_init__(self) -> None:
         said: list[str] = [kind for kind in _SCORES if getattr(self, kind)]
@@ -114,13 +116,15 @@ def resolve(columns: Columns, available: Mapping[str, Field], where: str) -> Lay
     if kind == "triples":
         roles["confidence"] = _one(columns.confidence or "confidence", "confidence", available, where)
         last = "correct" if correct else "predicted"
-        roles[last] = _one(getattr(columns, last) or last, last, available, where)
+        said = getattr(columns, last) or last
+        if said in available or not columns.unlabelled:
+            roles[last] = _one(said, last, available, where)
     else:
         said = getattr(columns, kind) or next(name for name in _own_names(kind) if _present(name, available))
         roles["scores"] = _find(said, kind, available, where)
-    if not correct and (columns.labels or "labels" in available or not columns.unlabelled):
-        scores = roles.get("scores", ())
-        roles["labels"] = _labels(columns.labels or "labels", scores, available, where)
+    said = columns.labels or "labels"
+    if not correct and (said in available or not columns.unlabelled):
+        roles["labels"] = _labels(said, roles.get("scores", ()), available, where)
     for name in ("group", "image"):
         said = getattr(columns, name)
         if said or name in available:
@@ -171,7 +175,7 @@ def _kind(columns: Columns, available: Mapping[str, Field], where: str) -> Kind:
         )
     if present:
         return present[0]
-    if "confidence" in available and ("predicted" in available or "correct" in available):
+    if "confidence" in available and (columns.unlabelled or "predicted" in available or "correct" in available):
         return "triples"
     raise InputError(
         f"{where} has nothing named logits, probs or log_probs, nor confidence with predicted or correct; "
@@ -188,13 +192,13 @@ def _present(name: str, available: Mapping[str, Field]) -> bool:
 
 
 def _example(available: Mapping[str, Field]) -> str:
-    stated = next((name for name in available if "conf" in name.lower()), None)
+    stated = next((name for name in available if any(part in name.lower() for part in _STATED)), None)
     if stated is not None:
         right = next((name for name in available if name.lower() in _CORRECT), "NAME")
         return f"for stated confidences pass --confidence {stated} --correct {right}"
     likely = [name for name, field in available.items() if field.shape is not None and len(field.shape) >= 2]
     prefixes = [match[1] for name in available if (match := re.fullmatch(r"(.*?)_?0", name))]
-    name = (likely + prefixes + list(available) + ["NAME"])[0]
+    name = (likely + prefixes + [name for name, field in available.items() if field.shape] + ["NAME"])[0]
     kind: Kind = "probs" if name.lower().startswith("p") or "prob" in name.lower() else "logits"
     return f"say which holds the scores and of what kind, as in --{_option(kind)} {name} or {kind}={name!r}"
 

@@ -564,7 +564,9 @@ class _Builder:
             if wrong.numel():
                 at = int(wrong[0, 0])
                 raise InputError(f"{where}: row {row + at}: expected 1 (correct) or 0 (wrong), got {int(correct[at])}")
-        elif "labels" not in columns:
+        if "predicted" not in columns and layout.kind == "triples":  # stated confidences without labels
+            columns["predicted"] = torch.ones(columns["confidence"].shape, dtype=torch.int64)
+        if "labels" not in columns:
             shape = columns["confidence"].shape if columns["scores"] is None else columns["scores"][:, 0].shape
             columns["labels"] = torch.full(shape, self.missing)
         images = len(columns["labels"])

@@ -95,12 +95,13 @@ def judged_table(advice: Advice) -> Table:
 
 def tested_table(results: Mapping[str, Result], changes: Differences) -> Table:
     """A line per calibrator on other predictions, with the p-values of no change in NLL and in ECE."""
-    columns = ("accuracy", "nll", "ece")
+    columns = [name for name in ("accuracy", "nll", "ece") if any(name in one.estimates for one in results.values())]
     titles = [title for name in columns for title in _with_worth(name)]
-    table = Table(["", *titles, "p, NLL", "p, ECE"], optional=("accuracy %", "noise floor"))
+    tested = columns[1:]
+    table = Table(["", *titles, *(f"p, {name.upper()}" for name in tested)], optional=("accuracy %", "noise floor"))
     for name, result in results.items():
         compared = changes.comparisons.get(name, {})
-        p = [show_p(compared[one].p).removeprefix("= ") if one in compared else "" for one in ("nll", "ece")]
+        p = [show_p(compared[one].p).removeprefix("= ") if one in compared else "" for one in tested]
         table.add(name, *(cell for column in columns for cell in _worth(column, result)), *p)
     return table
 

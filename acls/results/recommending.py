@@ -100,9 +100,10 @@ def recommend(
     logits, labels, image = predictions.logits(), predictions.target(), predictions.image
     candidates = []
     for calibrator in tried:
+        name = written(calibrator)  # as the user would write it: stated confidences are seen from the data
         calibrator.stated = predictions.scores is None
         judgement = judge(calibrator, logits, labels, folds=folds, group=image)
-        candidates.append(Candidate(written(calibrator), calibrator.fit(logits, labels, group=image), judgement))
+        candidates.append(Candidate(name, calibrator.fit(logits, labels, group=image), judgement))
     chosen = _chosen(candidates)
     if chosen is None:
         return Advice(tuple(candidates), None, "Recommended: keep the model as it is.")
@@ -110,7 +111,7 @@ def recommend(
     reason = chosen.judgement.why.removeprefix("use it: ")
     if len(candidates) > 1:
         reason += "; none of those within a standard error of the best is simpler"
-    told = f"{chosen.calibrator!r}" + (f" with {', '.join(scalars)}" if scalars else "")
+    told = chosen.name + "()" * ("(" not in chosen.name) + (f" with {', '.join(scalars)}" if scalars else "")
     return Advice(tuple(candidates), chosen, f"Recommended: {told}: {reason}.")
 
 

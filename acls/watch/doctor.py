@@ -66,7 +66,8 @@ class Diagnosis:
     def __str__(self) -> str:
         classes = f" of {self.n_classes} classes" if self.n_classes else ""
         sure = f", mean confidence {self.confidence:.2%}" if self.confidence <= 1 else ""
-        return f"{self.n} rows, {self.kind}{classes}; accuracy {self.accuracy:.2%}{sure}"
+        kind = "confidences" if self.kind == "triples" else self.kind
+        return f"{self.n} rows, {kind}{classes}; accuracy {self.accuracy:.2%}{sure}"
 
     def as_json(self) -> dict[str, Any]:
         """What `acls doctor --json` prints of it, as plain values."""
@@ -116,7 +117,7 @@ class _Seen:
 
     def __init__(self, ignore_index: int) -> None:
         self.ignore_index = ignore_index
-        self.kind = ""
+        self.kind, self.stated = "", True
         self.k: int | None = None
         self.n = self.ignored = self.usable = self.right = self.broken = 0
         self.first_broken = -1
@@ -144,6 +145,7 @@ class _Seen:
     def add(self, batch: Predictions) -> None:
         """Count one slice."""
         self.kind, self.k = batch.kind, batch.n_classes
+        self.stated &= batch.stated
         kept = batch.labelled(self.ignore_index)
         self.ignored += len(batch) - len(kept)
         scores = kept.top()[0][:, None] if kept.scores is None else widened(kept.scores)
@@ -192,7 +194,7 @@ class _Seen:
             found.append(_note("ignored", text))
         if self.usable:
             found += [*self._about_the_kind(), *self._about_constants(), *self._about_labels()]
-            if all(finding.level == "note" for finding in found):
+            if not self.stated and all(finding.level == "note" for finding in found):
                 found += self._about_agreement()
             repeated = self.fingerprint.duplicates()
             if repeated > 0.01 and not {"rounded", "constant"} & {finding.name for finding in found}:
@@ -297,6 +299,8 @@ class _Seen:
         present = int((self.labels > 0).sum())
         if self.strangers:
             yield self._about_strangers()
+        elif present == 1 and self.usable > 1 and self.stated:
+            yield _note("one-label", f"every answer is {'right' if self.right else 'wrong'}: calibration takes both")
         elif present == 1 and self.usable > 1:
             yield _serious("one-label", f"every label is {int(self.labels.argmax())}")
         elif self.k is not None and present < self.k and self.usable >= 20 * self.k:

@@ -31,6 +31,8 @@ class Profile:
     ignore_index: int = IGNORE_INDEX
     n: int = 0
     labelled: int = 0
+    stated: bool = True
+    """Whether all are stated confidences, which have no classes."""
     hits: int = 0
     confidence: Confidences | None = None
     """The confidences as a fine histogram; the events in it are hits where there are labels."""
@@ -42,6 +44,7 @@ class Profile:
 
     def add(self, p: Predictions) -> None:
         """Count a slice. Where some rows have labels, those without do not count; where none has, all do."""
+        self.stated &= p.stated
         known = p.labels != self.ignore_index
         if bool(known.any()):
             p = p[known]
@@ -135,7 +138,7 @@ class Drift:
         return fell > self.limits.drop and self._beyond_chance("accuracy")
 
     def _beyond_chance(self, name: str) -> bool:
-        return self.checks[name].p < self.limits.alpha
+        return name in self.checks and self.checks[name].p < self.limits.alpha
 
     def calibrator(self) -> Vector:
         """A calibrator that corrects for the classes' new shares: each logit is shifted by log (new / old share).
@@ -143,8 +146,9 @@ class Drift:
         It comes before or after a temperature fitted on the calibration set, and is right where nothing but the shares
         has changed. A class that the calibration set does not have stays as it is.
         """
-        if len(self.shares_new) >= MOST_CLASSES:
-            raise InputError(f"expected fewer than {MOST_CLASSES} classes to correct for their shares")
+        if not 0 < len(self.shares_new) < MOST_CLASSES:
+            got = len(self.shares_new) or "stated confidences, which have none: fit them again by acls calibrate"
+            raise InputError(f"expected 2 to {MOST_CLASSES - 1} classes to correct for their shares, got {got}")
         old, new = (torch.tensor(part, dtype=torch.float64) for part in (self.shares_calibration, self.shares_new))
         ratio = torch.where(old > 0, new.clamp(min=0.5 / self.n_new) / old.clamp(min=1e-300), 1.0)
         result = Vector()
@@ -228,28 +232,18 @@ def compare(calibration: Profile, new: Profile, limits: Limits = Limits()) -> Dr
         raise InputError("there are no new rows to check")
     before, after = calibration.table(), new.table()
     sizes = calibration.independent, new.independent
-    psi, psi_p = _stability(before[0], after[0], sizes)
     found = {
         "ks": _kolmogorov_smirnov(before[0], after[0], sizes),
-        "psi": (psi, psi_p),
-        "classes": _same_classes(calibration.classes, new.classes, sizes),
+        "psi": _stability(before[0], after[0], sizes),
     }
-    width = max(len(calibration.confusion), len(new.confusion), len(new.classes))
-    nothing = torch.zeros(width, width, dtype=torch.float64)
-    confusion = added(nothing, calibration.confusion)
-    old = confusion.sum(0)
     accuracy = calibration.hits / calibration.labelled
+    old = shares = torch.zeros(0)
+    noise = 0.0
+    if not (calibration.stated and new.stated):
+        checks, old, shares, noise = _class_shares(calibration, new, sizes)
+        found |= checks
     if new.labelled:
-        counted = added(nothing, new.confusion).sum(0)
-        found["labels"] = _same_classes(old, counted, sizes)
         found["accuracy"] = _same_accuracy(accuracy, new.hits / new.labelled, sizes)
-        shares_new = counted / counted.sum()
-    else:
-        shares_new = _shares(confusion, added(nothing[0], new.classes))
-    share = old / old.sum()
-    noise = float((share * (1 - share)).sqrt().sum()) * math.sqrt((1 / sizes[0] + 1 / sizes[1]) / (2 * math.pi))
-    if not new.labelled and (distance := found["classes"][0]) > 0:  # confused classes make more of a difference
-        noise *= max(1.0, float((shares_new - share).abs().sum()) / 2 / distance)
     corrected = holm([p for _, p in found.values()])
     by_confidence = _by_confidence(before, after)
     spread = accuracy * (1 - accuracy) / sizes[0] + max(0.0, by_confidence * (1 - by_confidence)) / sizes[1]
@@ -263,11 +257,11 @@ def compare(calibration: Profile, new: Profile, limits: Limits = Limits()) -> Dr
         accuracy_by_threshold=_by_threshold(before, after),
         accuracy_margin=1.96 * math.sqrt(spread),
         accuracy_new=new.hits / new.labelled if new.labelled else None,
-        psi=psi,
+        psi=found["psi"][0],
         checks={name: Check(distance, p) for (name, (distance, _)), p in zip(found.items(), corrected, strict=True)},
         label_noise=noise,
-        shares_calibration=tuple(share.tolist()),
-        shares_new=tuple(shares_new.tolist()),
+        shares_calibration=tuple(old.tolist()),
+        shares_new=tuple(shares.tolist()),
         limits=limits,
     )
 
@@ -357,6 +351,27 @@ def _same_accuracy(before: float, after: float, sizes: Sequence[int]) -> tuple[f
     pooled = (before * sizes[0] + after * sizes[1]) / sum(sizes)
     spread = math.sqrt(pooled * (1 - pooled) * (1 / sizes[0] + 1 / sizes[1]))
     return after - before, normal_tail(abs(after - before) / spread) if spread else 1.0
+
+
+def _class_shares(
+    known: Profile, new: Profile, sizes: Sequence[int]
+) -> tuple[dict[str, tuple[float, float]], Tensor, Tensor, float]:
+    """The checks of the classes, the old and new shares of them, and the shift of these by chance alone."""
+    width = max(len(known.confusion), len(new.confusion), len(new.classes))
+    nothing = torch.zeros(width, width, dtype=torch.float64)
+    confusion = added(nothing, known.confusion)
+    labels = confusion.sum(0)
+    old = labels / labels.sum()
+    noise = float((old * (1 - old)).sqrt().sum()) * math.sqrt((1 / sizes[0] + 1 / sizes[1]) / (2 * math.pi))
+    checks = {"classes": _same_classes(known.classes, new.classes, sizes)}
+    if new.labelled:
+        counted = added(nothing, new.confusion).sum(0)
+        return {**checks, "labels": _same_classes(labels, counted, sizes)}, old, counted / counted.sum(), noise
+    shares = _shares(confusion, added(nothing[0], new.classes))
+    distance = checks["classes"][0]
+    if distance > 0:  # confused classes make more of a difference
+        noise *= max(1.0, float((shares - old).abs().sum()) / 2 / distance)
+    return checks, old, shares, noise
 
 
 def _shares(confusion: Tensor, predicted: Tensor) -> Tensor:

@@ -437,7 +437,7 @@ def test_stated_confidences_are_found_by_their_names_and_come_back(tmp_path, suf
     ("text", "columns", "message"),
     [
         (STATED, {"probs": "confidence", "labels": "correct"}, "pass --confidence confidence --correct correct"),
-        ("conf,ok\n0.9,1\n", {}, "pass --confidence conf --correct NAME"),
+        ("conf,z\n0.9,1\n", {}, "pass --confidence conf --correct NAME"),
         ("conf,is_correct\n0.9,1\n", {}, "pass --confidence conf --correct is_correct"),
         ("confidence,correct\n0.9,2\n", {}, r"row 0: expected 1 \(correct\) or 0 \(wrong\), got 2"),
         ("confidence,correct\n90,1\n", {}, "confidence is 90, outside 0..1: divide percent by 100"),
