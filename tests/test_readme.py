@@ -38,3 +38,12 @@ def test_every_piece_of_code_runs(code, tmp_path):
 def test_every_file_that_the_readme_links_to_is_there():
     for target in re.findall(r"\]\(([^)#:]+)\)", README.read_text(encoding="utf-8")):
         assert (README.parent / target).exists(), target
+
+
+def test_the_sample_of_output_is_what_the_command_prints(shared, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    (tmp_path / "resnets.npz").symlink_to(shared / "data" / "logits" / "cifar10_akamaster_resnets.npz")
+    sample = re.search(r"```text\n\$ acls (.*?)\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.S)
+    assert main([*shlex.split(sample[1]), "--quiet"]) == 0
+    assert capsys.readouterr().out.rstrip() == sample[2].rstrip()
