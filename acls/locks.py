@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import socket
 from collections.abc import Iterator
@@ -11,8 +12,19 @@ from pathlib import Path
 
 from acls.errors import InputError
 
-_held: set[tuple[int, str]] = set()
-"""The locks of this process; with its number, because a forked process inherits the set but not the right."""
+_held: dict[str, io.FileIO] = {}
+"""The locks of this process."""
+
+
+def _drop() -> None:
+    """Give the locks up in a forked process, as a reader of data: it would keep them when its parent is killed."""
+    for file in _held.values():
+        file.close()
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_drop)
 
 
 class Held(InputError):
@@ -30,8 +42,7 @@ def hold(path: str | os.PathLike[str], *, wait: bool = False) -> Iterator[None]:
     import fcntl
 
     path = Path(os.path.realpath(path))
-    key = (os.getpid(), str(path))
-    if key in _held:
+    if str(path) in _held:
         yield
         return
     try:
@@ -56,8 +67,8 @@ def hold(path: str | os.PathLike[str], *, wait: bool = False) -> Iterator[None]:
         except OSError as error:
             error.filename = str(path)
             raise
-        _held.add(key)
+        _held[str(path)] = file
         try:
             yield
         finally:
-            _held.discard(key)
+            _held.pop(str(path), None)

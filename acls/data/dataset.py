@@ -6,9 +6,11 @@ An item is ``(x, y, index)``: the input, its class id or label map, and its numb
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -169,7 +171,13 @@ def batches(part: Part, draws: Sequence[Draw], *, workers: int = 0, pin: bool = 
     # As torch itself does on Linux, also where this process was spawned: a spawned worker imports torch anew.
     how = "fork" if sys.platform == "linux" else None
     loader = DataLoader(
-        part, batch_sampler=sampler, num_workers=workers, collate_fn=_as_is, pin_memory=pin, multiprocessing_context=how
+        part,
+        batch_sampler=sampler,
+        num_workers=workers,
+        collate_fn=_as_is,
+        pin_memory=pin,
+        multiprocessing_context=how,
+        worker_init_fn=partial(_end_if_orphaned, os.getpid()),
     )
     try:
         yield from loader
@@ -182,6 +190,12 @@ def in_order(part: Part, batch: int, *, first: int = 0, step: int = 1) -> list[D
     """Draws of every ``step``-th sample from ``first`` on: a process's shard, neither padded nor repeated."""
     numbers = torch.arange(first, max(len(part), first), step)
     return [Draw(numbers[start : start + batch], 0) for start in range(0, len(numbers), batch)]
+
+
+def _end_if_orphaned(parent: int, _worker: int) -> None:
+    """End a worker whose parent was killed before it began: torch would watch over another process, and never end."""
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def _as_is(batch: Any) -> Any:

@@ -1,6 +1,7 @@
 """One process works in a folder at a time; a second is told who holds it, or waits."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -64,3 +65,28 @@ def test_a_process_may_hold_its_own_lock_twice_and_it_ends_with_the_first(tmp_pa
         refused = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert f"in use by process {os.getpid()}" in refused.stderr
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+FORKS = """
+import os, sys, time
+from acls.locks import hold
+with hold(sys.argv[1]):
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+    print(child, flush=True)
+    os._exit(0)
+"""
+
+
+def test_a_forked_reader_that_outlives_its_process_does_not_keep_the_lock(tmp_path):
+    lock = tmp_path / "run" / ".lock"
+    with subprocess.Popen([sys.executable, "-c", FORKS, lock], stdout=subprocess.PIPE, text=True) as process:
+        child = int(process.stdout.readline())
+        try:
+            process.wait(30)
+            os.kill(child, 0)  # it lives
+            with hold(lock):
+                pass
+        finally:
+            os.kill(child, signal.SIGKILL)

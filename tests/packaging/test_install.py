@@ -3,16 +3,22 @@
 The environments hold what the installed versions declare to need, by links, so that nothing is downloaded.
 """
 
+import json
+import os
 import re
 import subprocess
 import sys
 import tarfile
+import time
 import venv
 import zipfile
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
+
+from tests.data.folders import class_folders
+from tests.report.chromium import FLAGS, find_or_install
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("build")
@@ -40,10 +46,10 @@ def needed(name, extras=(), found=None):
     return found
 
 
-def linked(folder, extra=None):
-    """A folder with links to what acls and one of its extras need, but not to acls itself."""
+def linked(folder, *extras):
+    """A folder with links to what acls and some of its extras need, but not to acls itself."""
     folder.mkdir()
-    for name, (installed, _) in needed("torch-acls", (extra,) if extra else ()).items():
+    for name, (installed, _) in needed("torch-acls", extras).items():
         if name == "torch-acls":
             continue
         for top in {file.parts[0] for file in installed.files or () if file.parts[0] not in ("..", "__pycache__")}:
@@ -63,12 +69,12 @@ def built(tmp_path_factory):
     return wheel, sdist
 
 
-def installed(folder, package, extra=None):
+def installed(folder, package, *extras):
     """The interpreter of a new environment with the package and what it needs."""
     venv.create(folder / "env")
     python = folder / "env" / "bin" / "python"
     site = next((folder / "env" / "lib").glob("python*/site-packages"))
-    (site / "needed.pth").write_text(f"{linked(folder / 'needed', extra)}\n")
+    (site / "needed.pth").write_text(f"{linked(folder / 'needed', *extras)}\n")
     if package.suffix == ".gz":  # built here, where hatchling is
         quiet = ["--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
         subprocess.run([sys.executable, "-m", "pip", "wheel", *quiet, str(package)], check=True, capture_output=True)
@@ -137,3 +143,88 @@ def test_the_adapter_works_with_its_extra_alone(built, tmp_path, extra, adapter)
     python = installed(tmp_path, built[0], extra)
     code = f"import acls.integrations.{adapter} as adapter; print(adapter.__name__)"
     assert say(python, "-c", code, cwd=tmp_path).strip().endswith(adapter)
+
+
+NET = """
+from torch import nn
+
+class MyNet(nn.Module):
+    def __init__(self, n_classes, channels=3):
+        super().__init__()
+        self.body = nn.Conv2d(channels, 6, 3, stride=2)
+        self.head = nn.Linear(6, n_classes)
+
+    def forward(self, x):
+        return self.head(self.body(x).relu().mean((2, 3)))
+"""
+ARRAYS = """
+import json, sys
+from pathlib import Path
+import acls, numpy as np
+from PIL import Image
+from mynet import MyNet
+
+def part(name):
+    classes = sorted(path.name for path in Path("images", name).iterdir())
+    files = [(path, k) for k, one in enumerate(classes) for path in sorted(Path("images", name, one).iterdir())]
+    pixels = np.stack([np.asarray(Image.open(path).convert("RGB")) for path, _ in files])
+    return pixels.transpose(0, 3, 1, 2), np.array([k for _, k in files])
+
+if __name__ == "__main__":
+    settings = {"epochs": 2, "batch": 8, "optim.lr": 0.1, "data.flip": True}
+    found = acls.compare("mynet.py:MyNet", *map(part, ("train", "val", "test")), methods="CE, ACLS", seeds=2,
+                         settings=settings, out="arrays", classes=("ant", "bee", "cat"), show=False, page=False)
+    print(json.dumps([[row.method, row.seed, row.posthoc, row.result.values] for row in found.rows]))
+"""
+
+
+@pytest.mark.timeout(3600)
+def test_the_first_minutes_with_a_network_and_images_of_ones_own(built, tmp_path):
+    """In an empty environment: a study is killed, goes on with other readers, its page opens, arrays say the same."""
+    python = installed(tmp_path, built[0], "study", "vision")
+    home = tmp_path / "home"
+    class_folders(home / "images", parts=("train", "val", "test"), count=9, size=(16, 16))
+    (home / "mynet.py").write_text(NET)
+    command = [str(python), "-m", "acls", "compare", "custom", "--root", "images", "--model", "mynet.py:MyNet"]
+    command += ["--methods", "CE, ACLS", "--seeds", "2", "--epochs", "2"]
+    # What the images and the two cores of this test call for; without the first line they would be made 224 wide.
+    command += ["--data.size", "16", "--data.memory", "true", "--data.scale", "1", "--data.normalise", "none"]
+    command += ["--batch", "8", "--optim.lr", "0.1", "--workers", "1", "--json", "--quiet"]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    first = subprocess.Popen([*command, "--data.workers", "2"], cwd=home, env=env, stdout=subprocess.PIPE)
+    while not list(home.glob("studies/custom/runs/*/metrics.csv")):
+        assert first.poll() is None, "it ended before it could be killed"
+        time.sleep(0.02)
+    first.kill()
+    first.communicate(timeout=60)  # which also waits for its workers and their readers to end
+    done = subprocess.run(
+        [*command, "--data.workers", "0"], cwd=home, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert {(row["method"], row["seed"], row["posthoc"]) for row in told["rows"]} == {
+        (method, seed, after) for method in ("CE", "ACLS") for seed in (1, 2) for after in ("none", "Temperature")
+    }
+    (home / "arrays.py").write_text(ARRAYS)
+    out = subprocess.run([str(python), "arrays.py"], cwd=home, env=env, capture_output=True, text=True, check=False)
+    assert out.returncode == 0, out.stderr
+    numbers = {(row["method"], row["seed"], row["posthoc"]): row["metrics"] for row in told["rows"]}
+    for method, seed, posthoc, values in json.loads(out.stdout):
+        stored = {name: one["value"] for name, one in numbers[method, seed, posthoc].items()}
+        assert {name: values[name] for name in stored if stored[name] is not None} == {
+            name: value for name, value in stored.items() if value is not None
+        }
+    path = find_or_install()
+    if path is None:
+        pytest.skip("there is no Chromium on this machine: install Debian's chromium")
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
+        page, errors = browser.new_page(), []
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto((home / told["report"]).as_uri())
+        text = page.locator("body").inner_text()
+        browser.close()
+    assert errors == []
+    assert "ACLS" in text
+    assert "ECE" in text
