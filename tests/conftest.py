@@ -20,6 +20,16 @@ def shared():
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread():
-    # xdist runs a process a core; more threads than that would only slow each other down.
+    # xdist runs a process per core; more threads, also of the processes that tests start, only slow each other down.
     if os.environ.get("PYTEST_XDIST_WORKER"):
+        os.environ["OMP_NUM_THREADS"] = "1"
         torch.set_num_threads(1)
+
+
+@pytest.fixture
+def one_thread():
+    """Compute as processes with one thread do, to the same bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

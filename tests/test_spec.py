@@ -17,6 +17,7 @@ from acls.losses import ACLS, DCA, MDCA, Focal, Loss, make_loss
 from acls.losses import REGISTRY as LOSSES
 from acls.spec import Spec, build, field_types, parse, parse_value
 from acls.study.methods import methods_of
+from tests.study.quick import HERE
 from tests.train.quick import digits
 
 VALUES = {
@@ -148,7 +149,8 @@ def test_groups_stand_for_their_members_only_without_fields():
     assert parse("both(x=1)", groups={"both": ("A", "B")}) == [Spec("both", {"x": 1})]
 
 
-def test_a_loss_in_a_loss_in_a_loss_is_explained_trained_and_compared(tmp_path, capsys):
+def test_a_loss_in_a_loss_in_a_loss_is_explained_trained_and_compared(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("acls.study.engine.make_engine", lambda *_, **__: HERE)
     nested = "MDCA(base=DCA(base=Focal))"
     assert main(["explain", "--methods", nested]) == 0
     assert "MDCA(base=DCA(base=Focal()))" in capsys.readouterr().out

@@ -17,9 +17,17 @@ from acls.reproduce.targets import altered
 from acls.study.store import Store
 from acls.train import fit
 from acls.train.evaluate import open_weights
+from tests.study.quick import HERE
 from tests.train.quick import digits
 
 TINY = ["--seeds", "1", "--epochs", "1", "--limit-batches", "2", "--quiet"]
+
+
+@pytest.fixture(autouse=True)
+def _in_process(request, monkeypatch):
+    """Trains in this process, which has imported all: workers are the matter of tests/study, and of the slow test."""
+    if request.node.get_closest_marker("slow") is None:
+        monkeypatch.setattr("acls.study.engine.make_engine", lambda *_, **__: HERE)
 
 
 def test_every_name_of_the_command_is_a_target():

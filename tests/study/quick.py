@@ -2,18 +2,9 @@
 
 from dataclasses import replace
 
-from acls.study.engine import Engine
+from acls.study.engine import Here
 from acls.study.runs import plan
 from tests.train.quick import digits
-
-
-class Here(Engine):
-    """Works off the tasks in this very process."""
-
-    def map(self, function, tasks):
-        for number, task in enumerate(tasks):
-            yield number, function(task)
-
 
 HERE = Here(workers=1, threads=1)
 

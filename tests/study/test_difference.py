@@ -5,6 +5,7 @@ import statistics
 import pytest
 import torch
 
+from acls.metrics import Bins
 from acls.predictions import Predictions
 from acls.results import Record
 from acls.study.ranking import difference, resamples_of
@@ -47,7 +48,7 @@ def test_the_samples_share_is_that_of_drawing_new_test_sets():
         random = torch.Generator().manual_seed(seed)
         labels = torch.randint(6, (1500,), generator=random)
         base = 1.5 * torch.nn.functional.one_hot(labels, 6) + torch.randn(1500, 6, generator=random)
-        both = [evaluated(Predictions(s * base, labels, "logits")).suite.summary()["ece"] for s in (4.0, 1.5)]
+        both = [Bins.of(s * base, labels).summary()["ece"] for s in (4.0, 1.5)]
         drawn.append(both[0] - both[1])
     rows, blocks = study({"a": 4.0, "b": 1.5})
     found = difference(rows["a"], rows["b"], "ece", blocks)

@@ -7,10 +7,10 @@ import pytest
 from acls.errors import InputError
 from acls.predictions import Predictions
 from acls.recipes import find
-from acls.study.engine import make_engine
 from acls.study.methods import TECHNIQUES, decided_by, methods_of
 from acls.study.runs import plan, run_study
 from acls.study.store import Store
+from tests.study.quick import HERE
 from tests.train.quick import digits
 
 
@@ -60,7 +60,7 @@ def test_what_cannot_be_is_refused(text, message):
 def test_a_study_holds_techniques_beside_losses_and_goes_on_with_either(tmp_path):
     recipe = digits(epochs=1, limit_batches=2)
     for methods in ("CE", "CE, CutMix, MCDropout(passes=3)", "CutMix, ACLS"):
-        assert run_study(plan(tmp_path, recipe, methods, [1]), make_engine(workers=1)) == []
+        assert run_study(plan(tmp_path, recipe, methods, [1]), HERE) == []
     rows = {row.method: row for row in Store(tmp_path).rows()}
     assert set(rows) == {"CE", "CutMix", "MCDropout(passes=3)", next(name for name in rows if name.startswith("ACLS"))}
     kinds = {
@@ -72,17 +72,17 @@ def test_a_study_holds_techniques_beside_losses_and_goes_on_with_either(tmp_path
 
 def test_a_study_with_other_settings_of_a_technique_is_refused(tmp_path):
     recipe = digits(epochs=1, limit_batches=1)
-    run_study(plan(tmp_path, recipe, "CE", [1]), make_engine(workers=1))
+    run_study(plan(tmp_path, recipe, "CE", [1]), HERE)
     (mixed,) = methods_of(recipe, "CutMix")
     with pytest.raises(InputError, match=r"has runs with data.mix none, got cutmix"):
-        run_study(plan(tmp_path, mixed.recipe, "CE", [2]), make_engine(workers=1))
+        run_study(plan(tmp_path, mixed.recipe, "CE", [2]), HERE)
 
 
 def test_a_stored_name_means_what_it_was_trained_with_though_a_default_has_changed(tmp_path):
     cells = plan(tmp_path, digits(epochs=1, limit_batches=1), "MDCA", [1])
-    run_study(cells, make_engine(workers=1))
+    run_study(cells, HERE)
     (row,) = Store(tmp_path).rows()
     then = {**row.settings["loss"], "weight": 0.5}  # as if 0.5 had been the default
     Store(tmp_path).add(replace(row, settings={**row.settings, "loss": then}))
     with pytest.raises(InputError, match=r"has MDCA with weight=0.5, but it is now 1.0: write weight out"):
-        run_study(cells, make_engine(workers=1))
+        run_study(cells, HERE)

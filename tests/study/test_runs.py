@@ -1,6 +1,5 @@
 """The runs of a study: every cell once, whatever happens in between, each number with its protocol."""
 
-import random
 import shutil
 import signal
 import subprocess
@@ -165,47 +164,33 @@ def test_names_that_are_none_are_refused(methods, posthoc, message):
 
 STUDY = """
 import sys
-from acls.study.engine import Local
+from acls.study.engine import Here, Local
 from acls.study.runs import run_study
 from tests.study.quick import cells
 if __name__ == "__main__":
-    seeds = range(int(sys.argv[2]))
-    run_study(cells(sys.argv[1], seeds=seeds, epochs=5, save_every=1), Local(workers=2, threads=1))
+    engine = Local(workers=2, threads=1) if sys.argv[2] == "2" else Here(1, 1)
+    run_study(cells(sys.argv[1], seeds=(0,), epochs=5, save_every=1), engine)
 """
 
 
-def study(folder, seeds=1):
-    return subprocess.Popen([sys.executable, "-c", STUDY, str(folder), str(seeds)], cwd=Path(__file__).parents[2])
+def study(folder, workers=2):
+    return subprocess.Popen([sys.executable, "-c", STUDY, str(folder), str(workers)], cwd=Path(__file__).parents[2])
 
 
-def broken_off(folder, kills, seeds):
-    """Run a study that is killed so many times, somewhere between its beginning and its last epoch."""
-    draw = random.Random(kills)
-    for target in sorted(draw.uniform(-1, 2 * 5 * seeds) for _ in range(kills)):
-        process = study(folder, seeds)
-        while process.poll() is None and sum(map(epochs_of, folder.glob("runs/*/metrics.csv"))) <= target:
-            time.sleep(0.02)
-        time.sleep(draw.uniform(0, 0.3))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    assert study(folder, seeds).wait(timeout=300) == 0
-
-
-def assert_killing_changes_nothing(tmp_path, kills, seeds):
-    broken_off(tmp_path / "broken", kills, seeds)
-    assert study(tmp_path / "whole", seeds).wait() == 0
+def test_a_study_killed_and_resumed_has_the_rows_of_an_unbroken_one(tmp_path, one_thread):
+    """Once, in its third epoch; `tests/faults/test_kills.py` does so at random moments."""
+    process = study(tmp_path / "broken")
+    while sum(map(epochs_of, (tmp_path / "broken").glob("runs/*/metrics.csv"))) <= 2:
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    same = {"seeds": (0,), "epochs": 5, "save_every": 1}
+    run_study(cells(tmp_path / "broken", **same), HERE)
+    run_study(cells(tmp_path / "whole", **same), HERE)
     broken, whole = (Store(tmp_path / name).rows() for name in ("broken", "whole"))
-    assert len(whole) == 4 * seeds
+    assert len(whole) == 4
     assert timeless(broken) == timeless(whole)
-
-
-def test_a_study_killed_twice_and_resumed_has_the_rows_of_an_unbroken_one(tmp_path):
-    assert_killing_changes_nothing(tmp_path, kills=2, seeds=1)
-
-
-@pytest.mark.slow
-def test_a_study_killed_ten_times_and_resumed_has_the_rows_of_an_unbroken_one(tmp_path):
-    assert_killing_changes_nothing(tmp_path, kills=10, seeds=3)
 
 
 @pytest.mark.slow
@@ -217,7 +202,7 @@ def test_a_study_on_ray_has_the_rows_of_a_local_one(tmp_path):
 
 
 def test_two_studies_on_one_folder_do_not_run_at_once(tmp_path):
-    first = study(tmp_path)
+    first = study(tmp_path, workers=1)
     while not (tmp_path / "study.lock").exists() or not (tmp_path / "study.lock").read_text():
         assert first.poll() is None
         time.sleep(0.02)

@@ -162,14 +162,6 @@ os.replace = replace
 
 
 @pytest.fixture
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture
 def crl(tmp_path, one_thread):
     recipe = digits(loss=LossOptions(name="CRL"), epochs=3, limit_batches=6, save_every=1)
     save_recipe(recipe, tmp_path / "recipe.yaml")
