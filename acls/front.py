@@ -243,21 +243,30 @@ def predictions(
     return Predictions(found, target.long(), known, group=codes, group_names=names, image=unit)
 
 
-def evaluate(scores: Any = None, labels: Any = None, kind: str | None = None, **settings: Any) -> Result:
+def evaluate(
+    scores: Any = None, labels: Any = None, kind: str | None = None, *, sample_weight: Any = None, **settings: Any
+) -> Result:
     """Measure calibration: every metric with its interval and noise floor, and whether it is more than chance.
 
         result = acls.evaluate(probs, y, kind="probs")
         result["ece"], result.plot()
 
     Arguments are those of `predictions`, then those of `acls.results.evaluate`: ``by_image``, ``compare``, ``bins``,
-    ``replicates``, ``ignore_index``. With ``group=`` the result has ``.groups``. A path is read as
+    ``replicates``, ``ignore_index``. With ``group=`` the result has ``.groups``. ``sample_weight`` is one number per
+    row or map: what is weighted has intervals by the variance from row to row, and no noise floor. A path is read as
     ``acls evaluate`` does.
     """
     if isinstance(scores, str | Path):
+        if sample_weight is not None:
+            raise InputError("sample_weight goes with arrays: read the file by acls.predictions.Predictions.load first")
         return measured(scores, **settings)
     own = {name: settings.pop(name) for name in ("confidence", "correct", "group", "image") if name in settings}
     found = predictions(scores, labels, kind, **own)
     found.check(ignore_index=settings.get("ignore_index", IGNORE_INDEX), where="scores and labels")
+    if sample_weight is not None:
+        weight = as_tensor(sample_weight, "sample_weight").double()
+        maps = not isinstance(scores, Predictions) and scores is not None and as_tensor(scores).ndim > 2
+        found = replace(found, weight=weight[found.image] if maps and found.image is not None else weight)
     return measured(found, **({"by_group": found.group is not None, "by_image": None} | settings))
 
 

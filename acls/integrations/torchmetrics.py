@@ -18,9 +18,10 @@ from acls.errors import InputError, suggest
 from acls.integrations import importing
 from acls.metrics.batch import Batch
 from acls.metrics.bins import BINS, Bins, Reliability
-from acls.metrics.cells import Cells, adaptive_ece
+from acls.metrics.cells import Cells
 from acls.metrics.classwise import ClasswiseBins
-from acls.metrics.quantiles import Confidences
+from acls.metrics.confidences import Confidences
+from acls.metrics.ordered import adaptive_ece
 from acls.metrics.smooth import smooth_ece
 from acls.shapes import IGNORE_INDEX
 

@@ -1,11 +1,10 @@
 """Metrics that merge: tallies of sums, and what each number is worth."""
 
 from acls.metrics.bins import Bins, Reliability
-from acls.metrics.blocks import Blocks
-from acls.metrics.classwise import ClassProbabilities, ClasswiseBins
-from acls.metrics.confusion import Confusion
+from acls.metrics.classwise import ClassProbabilities, ClasswiseBins, Confusion
+from acls.metrics.confidences import Confidences
 from acls.metrics.proper import Proper
-from acls.metrics.quantiles import Confidences
+from acls.metrics.resampling import Blocks
 from acls.metrics.suite import Suite
 from acls.metrics.tally import TALLIES, Tally
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,7 +30,7 @@ _ABOVE_ONE = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class TopLabel:
-    """One value a sample: how sure the model was of the class it chose, and how good that was."""
+    """One value per sample: how sure the model was of the class it chose, and how good that was."""
 
     confidence: Tensor
     """The largest probability, in the precision of the scores."""
@@ -41,6 +42,19 @@ class TopLabel:
     """Minus the log-probability of the true class."""
     brier: Tensor | None = None
     """The squared distance of the probabilities from the one-hot label, summed over the classes."""
+
+
+def sums(index: Tensor, size: int, values: Tensor | None = None, weight: Tensor | None = None) -> Tensor:
+    """Σ weight · value of the samples of each index, by default counts: int64 where all terms are whole, else float64.
+
+    >>> sums(torch.tensor([0, 2, 2]), 3).tolist(), sums(torch.tensor([0, 2, 2]), 3, torch.tensor([0.5, 1, 1])).tolist()
+    ([1, 0, 2], [0.5, 0.0, 2.0])
+    """
+    terms = [part for part in (values, weight) if part is not None]
+    if not terms:
+        return torch.bincount(index, minlength=size)
+    found = torch.bincount(index, weights=math.prod(part.double() for part in terms), minlength=size)  # type: ignore
+    return found if any(part.is_floating_point() for part in terms) else found.long()
 
 
 def pieces(n: int, like: Tensor) -> Iterator[slice]:
@@ -62,6 +76,7 @@ class Batch:
         top: TopLabel | None = None,
         shape: torch.Size | None = None,
         valid: Tensor | None = None,
+        weight: Tensor | None = None,
     ) -> None:
         self._scores = scores
         self.target = target
@@ -69,12 +84,25 @@ class Batch:
         self._predicted = predicted
         self._shape = target.shape if shape is None else shape
         self._valid = valid
+        self.weight = weight
+        """``(M,)``: how often each sample counts, int64 where all are whole numbers, else float64; None for once."""
         if top is not None:
             self.top = top
 
     @classmethod
-    def of(cls, scores: Tensor, target: Tensor, *, kind: Kind, ignore_index: int = IGNORE_INDEX) -> Batch:
-        """Check and flatten scores ``(N, K, *D)`` and target ``(N, *D)``; NaN is refused, with its row."""
+    def of(
+        cls,
+        scores: Tensor,
+        target: Tensor,
+        *,
+        kind: Kind,
+        ignore_index: int = IGNORE_INDEX,
+        sample_weight: Tensor | None = None,
+    ) -> Batch:
+        """Check and flatten scores ``(N, K, *D)`` and target ``(N, *D)``; NaN is refused, with its row.
+
+        ``sample_weight`` is ``(N,)`` or ``(N, *D)``: a sample of weight 2 counts as two samples.
+        """
         if kind not in KINDS:
             raise InputError(f"kind is {kind!r}{suggest(str(kind), KINDS)}")
         positions = flatten(scores.detach(), target, ignore_index=ignore_index)
@@ -82,23 +110,24 @@ class Batch:
             raise InputError("the target holds soft labels, but metrics compare with true classes: pass class ids")
         rows = positions.compact()
         batch = cls(rows.logits, rows.target, kind, shape=positions.shape, valid=positions.valid)
-        batch._refuse_nonsense()
-        return batch
+        return batch._checked(sample_weight)
 
     @classmethod
-    def of_triples(cls, confidence: Tensor, predicted: Tensor, labels: Tensor) -> Batch:
+    def of_triples(
+        cls, confidence: Tensor, predicted: Tensor, labels: Tensor, *, sample_weight: Tensor | None = None
+    ) -> Batch:
         """Check triples: three vectors of one length, the confidence within 0..1."""
         shapes = [tuple(part.shape) for part in (confidence, predicted, labels)]
         if len(shapes[0]) != 1 or len(set(shapes)) > 1:
-            told = ", ".join(map(str, shapes))
-            raise InputError(f"confidence, predicted and labels have shapes {told}, but one length is needed")
+            raise InputError(
+                f"expected confidence, predicted and labels of one shape (n,), got {', '.join(map(str, shapes))}"
+            )
         if not confidence.is_floating_point():
-            raise InputError(f"confidence has dtype {confidence.dtype}, but a floating point type is called for")
+            raise InputError(f"expected confidence of a floating point type, got {confidence.dtype}")
         half = confidence.dtype in (torch.float16, torch.bfloat16)
         wide = confidence.detach().to(torch.float32 if half else confidence.dtype, copy=True)
         batch = cls(None, labels, "probs", predicted=predicted, top=TopLabel(wide, predicted == labels))
-        batch._refuse_nonsense()
-        return batch
+        return batch._checked(sample_weight)
 
     def __len__(self) -> int:
         return self.target.shape[0]
@@ -115,6 +144,7 @@ class Batch:
             self.kind,
             predicted=None if self._predicted is None else self._predicted[rows],
             top=top,
+            weight=None if self.weight is None else self.weight[rows],
         )
 
     @property
@@ -141,7 +171,7 @@ class Batch:
 
     @cached_property
     def top(self) -> TopLabel:
-        """One value a sample, from one pass over the scores."""
+        """One value per sample, from one pass over the scores."""
         return _top_label(self)
 
     def chunks(self) -> Iterator[tuple[slice, Tensor]]:
@@ -154,28 +184,40 @@ class Batch:
             rows = slice(start, start + step)
             yield rows, scores[rows]
 
-    def probabilities(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Rows of probabilities with their labels, few enough at a time to stay in the cache."""
+    def probabilities(self) -> Iterator[tuple[slice, Tensor]]:
+        """Rows of probabilities, few enough at a time to stay in the cache."""
         for rows, scores in self.chunks():
             if self.kind == "logits":
-                yield torch.softmax(scores, 1), self.target[rows]
-            else:
-                probabilities = scores if self.kind == "probs" else scores.exp()
-                yield probabilities.clamp(0, 1), self.target[rows]  # by rounding some may be just outside
+                yield rows, torch.softmax(scores, 1)
+            else:  # by rounding some may be just outside
+                yield rows, (scores if self.kind == "probs" else scores.exp()).clamp(0, 1)
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Σ over the samples, on the last axis, of one value each, times its weight."""
+        return values.sum(-1) if self.weight is None else (values * self.weight).sum(-1)
 
     def places(self, first: int = 0) -> Tensor:
         """The numbers of the N samples or maps, counted from ``first``."""
         return torch.arange(first, first + self._shape[0], device=self.target.device)
 
     def spread(self, values: Tensor) -> Tensor:
-        """One value a sample or pixel, ``(N,)`` or ``(N, *D)``, as one a position that counts."""
+        """One value per sample or pixel, ``(N,)`` or ``(N, *D)``, as one per position that counts."""
         if values.shape not in (self._shape[:1], self._shape):
-            raise InputError(
-                f"one value a sample is called for, shape {tuple(self._shape[:1])} or {tuple(self._shape)}, "
-                f"but {tuple(values.shape)} came"
-            )
+            shapes = " or ".join(map(str, dict.fromkeys((tuple(self._shape[:1]), tuple(self._shape)))))
+            raise InputError(f"expected one value per sample, shape {shapes}, got {tuple(values.shape)}")
         flat = values.reshape(values.shape + (1,) * (len(self._shape) - values.ndim)).expand(self._shape).reshape(-1)
         return flat if self._valid is None else flat[self._valid]
+
+    def _checked(self, sample_weight: Tensor | None) -> Batch:
+        """This batch with its weights, if neither they nor the scores are refused."""
+        if sample_weight is not None:
+            weight = self.spread(sample_weight).detach().double()
+            wrong = weight[~(torch.isfinite(weight) & (weight >= 0))]
+            if wrong.numel():
+                raise InputError(f"sample_weight: expected finite numbers of 0 or more, got {float(wrong[0]):g}")
+            self.weight = weight.long() if bool((weight == weight.round()).all()) else weight
+        self._refuse_nonsense()
+        return self
 
     def _refuse_nonsense(self) -> None:
         if len(self) == 0:
@@ -196,8 +238,8 @@ class Batch:
         if value != value:
             raise InputError(f"row {place} holds NaN: metrics need finite confidences")
         raise InputError(
-            f"row {place} has a largest probability of {value:g}, outside 0..1: "
-            f"{self.kind if self._scores is not None else 'confidences'} were announced; pass kind='logits' for logits"
+            f"expected {self.kind if self._scores is not None else 'confidences'} within 0..1, got {value:g} as the "
+            f"largest of row {place}: pass kind='logits' for logits"
         )
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from acls.errors import InputError
-from acls.metrics.batch import Batch, pieces
+from acls.metrics.batch import Batch, pieces, sums
 from acls.metrics.tally import Tally, ratio
 
 BINS = 15
@@ -49,7 +49,7 @@ def bin_of(confidence: Tensor, bins: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Reliability:
-    """The data of a reliability diagram: a row a bin, NaN in what an empty bin does not have."""
+    """The data of a reliability diagram: a row per bin, NaN in what an empty bin does not have."""
 
     lower: Tensor
     upper: Tensor
@@ -75,35 +75,44 @@ class Bins(Tally):
 
     @classmethod
     def count(cls, batch: Batch, bins: int = BINS) -> Bins:
-        confidence, right = batch.top.confidence, batch.top.right
-        parts = ((confidence[rows], right[rows]) for rows in pieces(len(batch), confidence))
-        return reduce(add, (cls.sums(bin_of(sure, bins), bins, sure, hit) for sure, hit in parts))
+        confidence, right, weight = batch.top.confidence, batch.top.right, batch.weight
+        return reduce(
+            add,
+            (
+                cls.sums(bin_of(sure, bins), bins, sure, right[rows], None if weight is None else weight[rows])
+                for rows in pieces(len(batch), confidence)
+                for sure in [confidence[rows]]
+            ),
+        )
 
     @classmethod
-    def sums(cls, index: Tensor, bins: int, confidence: Tensor, right: Tensor) -> Bins:
+    def sums(cls, index: Tensor, bins: int, confidence: Tensor, right: Tensor, weight: Tensor | None = None) -> Bins:
         """The sums over bins whose number is known for each sample."""
-        wide, hits = confidence.double(), right.double()
+        confidence = confidence.double()
+        squares = (confidence - right.double()).square_()
         return cls(
-            torch.bincount(index, minlength=bins),
-            torch.bincount(index, weights=wide, minlength=bins),
-            torch.bincount(index, weights=hits, minlength=bins).long(),
-            wide.sub_(hits).square_().sum() if wide is not confidence else (wide - hits).square_().sum(),
+            sums(index, bins, None, weight),
+            sums(index, bins, confidence, weight),
+            sums(index, bins, right, weight),
+            squares.sum() if weight is None else (squares * weight).sum(),
         )
 
     def summary(self) -> dict[str, float]:
         overall = {"accuracy": ratio(self.right.sum(), self.n), "confidence": ratio(self.confidence.sum(), self.n)}
-        return overall | {name: getattr(self, name) for name in _NAMES}
+        known = (name for name in _NAMES if name != "rmsce_debiased" or not self.samples.is_floating_point())
+        return overall | {name: getattr(self, name) for name in known}
 
     @property
     def bins(self) -> int:
         return self.samples.shape[0]
 
     @cached_property
-    def n(self) -> int:
+    def n(self) -> float:
+        """The number of samples, an int; with weights their sum."""
         return sum(count for count, _, _ in self._rows)
 
     @cached_property
-    def _rows(self) -> list[tuple[int, float, int]]:
+    def _rows(self) -> list[tuple[float, float, float]]:
         """Count, confidence minus hits, hits of the bins that are not empty."""
         rows = zip(self.samples.tolist(), self.confidence.tolist(), self.right.tolist(), strict=True)
         return [(count, confidence - right, right) for count, confidence, right in rows if count]
@@ -141,6 +150,7 @@ class Bins(Tally):
         """`rmsce` without what noise alone adds to a squared gap, acc_b (1 - acc_b) / (n_b - 1); 0 where that is more.
 
         Bins with fewer than two samples tell nothing about their noise and are left out (Kumar et al., NeurIPS 2019).
+        Not among the metrics of fractional weights, which do not tell how many samples a bin holds.
         """
         enough = [row for row in self._rows if row[0] > 1]
         noise = (right / count * (count - right) / (count - 1) for count, _, right in enough)

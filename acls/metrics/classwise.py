@@ -1,4 +1,4 @@
-"""Calibration of every class's probability, not only of the largest: classwise ECE, and ACE and TACE of equal mass."""
+"""What is counted per class: which was taken for which, and the calibration of every class's probability."""
 
 from __future__ import annotations
 
@@ -9,22 +9,58 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from acls.metrics.batch import Batch
+from acls.metrics.batch import Batch, sums
 from acls.metrics.bins import BINS, bin_of, edges
-from acls.metrics.cells import Cells, adaptive_ece
-from acls.metrics.quantiles import PairTally
+from acls.metrics.confidences import PairTally
+from acls.metrics.ordered import adaptive_ece
 from acls.metrics.tally import Tally, ratio
 
 TACE_THRESHOLD = 0.01
 
 
 @dataclass(frozen=True, eq=False)
+class Confusion(Tally):
+    """How often the true class (row) was predicted as each class (column); ``(K, K)``."""
+
+    whole = True
+
+    matrix: Tensor
+
+    @classmethod
+    def count(cls, batch: Batch) -> Confusion:
+        n_classes = batch.scores.shape[1]
+        index = batch.target * n_classes + batch.predicted
+        return cls(sums(index, n_classes**2, None, batch.weight).view(n_classes, n_classes))
+
+    def summary(self) -> dict[str, float]:
+        return {"miou": self.miou(), "class_accuracy": self.class_accuracy}
+
+    def iou(self) -> Tensor:
+        """Intersection over union of each class; NaN for one that is neither in the truth nor predicted."""
+        hits = self.matrix.diagonal().double()
+        return hits / (self.matrix.sum(0) + self.matrix.sum(1) - hits)
+
+    def miou(self, *, without: int | None = None) -> float:
+        """Mean IoU over the classes that occur, ``without`` one of them where the background is to be left out."""
+        iou = self.iou()
+        if without is not None:
+            iou = iou[torch.arange(iou.shape[0], device=iou.device) != without]
+        return float(iou.nanmean())
+
+    @property
+    def class_accuracy(self) -> float:
+        """The mean of the accuracies of the classes that occur in the truth."""
+        return float((self.matrix.diagonal().double() / self.matrix.sum(1)).nanmean())
+
+
+@dataclass(frozen=True, eq=False)
 class BinnedProbabilities:
     """Some rows of probabilities with the places, class times B plus bin, of those that matter."""
 
+    rows: slice
     p: Tensor
     row: Tensor
-    """The rows of the probabilities above 1/B: at most B - 1 a row, however many classes there are."""
+    """The rows of the probabilities above 1/B: at most B - 1 per row, however many classes there are."""
     index: Tensor
     """Their places."""
     above: Tensor
@@ -33,23 +69,29 @@ class BinnedProbabilities:
     """The place of each row's label."""
     own_p: Tensor
     """The probability of each row's label, in float64."""
-    second: float
-    """The lower edge of the second bin."""
+    weight: Tensor
+    """The weight of each row, in float64."""
 
 
 def binned_probabilities(batch: Batch, bins: int) -> Iterator[BinnedProbabilities]:
-    """Find the bin of every class's probability without looking at those in the first bin one by one."""
-    second = float(edges(bins, batch.scores)[1])
-    for p, target in batch.probabilities():
+    """Find the bin of every class's probability without looking at those in the first bin one by one.
+
+    What is above and below is weighted; the rows of ``p`` are not.
+    """
+    second = edges(bins, batch.scores)[1]
+    ones = torch.ones(len(batch), dtype=torch.float64, device=batch.target.device)
+    weights = ones if batch.weight is None else batch.weight.double()
+    for rows, p in batch.probabilities():
         row, column = (p > second).nonzero().unbind(1)
+        target, weight = batch.target[rows], weights[rows]
         above, own_p = p[row, column], p.gather(1, target[:, None])[:, 0]
         index, own = column * bins + bin_of(above, bins), target * bins + bin_of(own_p, bins)
-        yield BinnedProbabilities(p, row, index, above.double(), own, own_p.double(), second)
+        yield BinnedProbabilities(rows, p, row, index, above.double(), own, own_p.double(), weight)
 
 
 @dataclass(frozen=True, eq=False)
 class ClasswiseBins(Tally):
-    """How many samples, how much probability and how many events fell in each bin, a row a class; ``(K, B)``.
+    """How many samples, how much probability and how many events fell in each bin, a row per class; ``(K, B)``.
 
     The bins are those of `Bins`. Class k's probability of every sample counts; the event is that k is its label.
     """
@@ -68,30 +110,35 @@ class ClasswiseBins(Tally):
     def count(cls, batch: Batch, bins: int = BINS) -> ClasswiseBins:
         scores = batch.scores
         n_classes, device = scores.shape[1], scores.device
-        sums = torch.zeros(5, n_classes * bins, dtype=torch.float64, device=device)
-        samples, probability, squares, events, event_probability = sums
+        totals = torch.zeros(5, n_classes * bins, dtype=torch.float64, device=device)
+        samples, probability, squares, events, event_probability = totals
         first = torch.zeros(2, n_classes, dtype=torch.float64, device=device)
+        n = 0.0
         for part in binned_probabilities(batch, bins):
-            one = torch.ones_like(part.above)
-            for total, value in ((samples, one), (probability, part.above), (squares, part.above.square())):
+            weight, above = part.weight[part.row], part.above
+            for total, value in ((samples, weight), (probability, weight * above), (squares, weight * above.square())):
                 total.index_add_(0, part.index, value)
-            low = part.p.masked_fill(part.p > part.second, 0)  # what is in the first bin
-            first[0] += low.sum(0, dtype=torch.float64)
-            first[1] += low.square_().sum(0, dtype=torch.float64)
-            events.index_add_(0, part.own, torch.ones_like(part.own, dtype=torch.float64))
-            event_probability.index_add_(0, part.own, part.own_p)
-        samples, probability, squares, events, event_probability = sums.view(5, n_classes, bins)
-        samples[:, 0] = len(batch) - samples[:, 1:].sum(1)
+            low = part.p.index_put((part.row, part.index // bins), part.p.new_zeros(()))  # what is in the first bin
+            for power in first:
+                power += low.sum(0, dtype=torch.float64) if batch.weight is None else part.weight @ low.double()
+                low.square_()
+            events.index_add_(0, part.own, part.weight)
+            event_probability.index_add_(0, part.own, part.weight * part.own_p)
+            n += float(part.weight.sum())
+        samples, probability, squares, events, event_probability = totals.view(5, n_classes, bins)
+        samples[:, 0] = n - samples[:, 1:].sum(1)
         probability[:, 0] += first[0]
         squares[:, 0] += first[1]
-        return cls(samples.long(), probability, squares, events.long(), event_probability)
+        if batch.weight is None or not batch.weight.is_floating_point():
+            samples, events = samples.long(), events.long()
+        return cls(samples, probability, squares, events, event_probability)
 
     def summary(self) -> dict[str, float]:
         return {"classwise_ece": self.ece, "brier_calibration": self.brier_calibration}
 
     @property
-    def n(self) -> int:
-        return int(self.samples[0].sum())
+    def n(self) -> float:
+        return float(self.samples[0].sum())
 
     @property
     def residual(self) -> Tensor:
@@ -121,14 +168,14 @@ class ClasswiseBins(Tally):
 
         The rest of the Brier score is refinement, with what varies inside the bins: how well classes are told apart.
         """
-        return ratio((self.residual**2 / self.samples.clamp(min=1)).sum(), self.n)
+        return ratio((self.residual**2 / self.samples.double().clamp(min=1e-300)).sum(), self.n)
 
 
 @dataclass(frozen=True, eq=False)
 class ClassProbabilities(PairTally):
     """The probability of every class for every sample with whether it was the label: what ACE and TACE need.
 
-    Kept one by one for small sets, in a histogram a class beyond, as `Confidences`.
+    Kept one by one for small sets, in a histogram per class beyond, as `Confidences`.
     """
 
     whole = True
@@ -138,22 +185,15 @@ class ClassProbabilities(PairTally):
 
     @classmethod
     def count(cls, batch: Batch, threshold: float = 0.0) -> ClassProbabilities:
-        n_classes = batch.scores.shape[1]
-        result = cls((), n_classes, threshold=threshold)
-        for p, target in batch.probabilities():
-            own = target[:, None]
+        n_classes, weighted = batch.scores.shape[1], batch.weight is not None
+        result = cls((), n_classes, weighted, threshold=threshold)
+        for rows, p in batch.probabilities():
+            own = batch.target[rows, None]
             signed = (-p).scatter(1, own, p.gather(1, own))
             if threshold > 0:
                 signed = torch.where(p < threshold, -0.0, signed)
-            result += cls((signed,), n_classes, threshold=threshold)
+            result += cls.keep(signed, None if batch.weight is None else batch.weight[rows], threshold=threshold)
         return result
-
-    def cells(self) -> Cells:
-        """As they are without a threshold; with one, what was left out is there, but empty."""
-        cells = super().cells()
-        if self.threshold == 0:
-            return cells
-        return dataclasses.replace(cells, count=torch.where(cells.confidence > 0, cells.count, 0.0))
 
     def summary(self, bins: int = BINS) -> dict[str, float]:
         """Adaptive calibration error: the mean over classes of the error over bins of equal mass, and its error bound.
@@ -161,10 +201,12 @@ class ClassProbabilities(PairTally):
         With a threshold it is TACE, which leaves the many tiny probabilities aside; its bins have equal shares of the
         rest, and are weighed against all n samples (Nixon et al., 2019).
         """
-        if self.n == 0:
+        if self.rows == 0:
             return {}
-        cells = self.cells()
-        kept = cells.n / self.n
+        cells = every = self.cells()
+        if self.threshold:  # what was left out is there, but empty
+            cells = dataclasses.replace(every, count=torch.where(every.confidence > 0, every.count, 0.0))
+        kept = cells.n / every.n
         value, bound = (torch.where(kept > 0, part * kept, 0.0) for part in adaptive_ece(cells, bins))
         name = "tace" if self.threshold else "ace"
         return {name: float(value.mean()), f"{name}_bound": float(bound.mean())}

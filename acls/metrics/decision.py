@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from acls.errors import InputError
-from acls.metrics.blocks import Blocks
-from acls.metrics.quantiles import Confidences
+from acls.metrics.confidences import Confidences
+from acls.metrics.distributions import LEVEL
+from acls.metrics.resampling import Blocks
 
-LEVEL = 0.95
 FEWEST_UNITS = 30
 """Images, or other units of samples that belong together, below which their variance is not known well enough."""
 _RATIO = 1.03  # how much more each threshold accepts than the one before
@@ -56,85 +56,55 @@ class Decision:
 
 
 def decide(
-    confidence: Tensor, correct: Tensor, *, max_error: float, level: float = LEVEL, unit: Tensor | None = None
+    confidences: Confidences, blocks: Blocks | None = None, *, max_error: float, level: float = LEVEL
 ) -> Decision:
     """The threshold that accepts most while at most ``max_error`` of the accepted are wrong, at confidence ``level``.
 
-    ``confidence`` and ``correct`` have shape ``(n,)``. ``unit`` says which samples belong together, as pixels of one
-    image do; without it samples are independent. What was used to choose the threshold also bounds its error, so the
-    bound holds for many thresholds at once: they are tested from strict to lenient, the error probability 1 - level
-    shared out among a few of them, and what a rejection has used passes on to the next (the fallback procedure of
-    Wiens, Pharmaceutical Statistics 2003). Each test is the exact binomial one (Clopper and Pearson 1934); for units,
-    of the number of independent samples with the same variance, from `FEWEST_UNITS` units on.
+    With ``blocks`` of units, as of images whose pixels belong together, those are independent, else the samples are.
+    What was used to choose the threshold also bounds its error, so the bound holds for many thresholds at once: they
+    are tested from strict to lenient, the error probability 1 - level shared out among a few of them, and what a
+    rejection has used passes on to the next (the fallback procedure of Wiens, Pharmaceutical Statistics 2003). Each
+    test is the exact binomial one (Clopper and Pearson 1934); for units, of the number of independent samples with the
+    same variance, from `FEWEST_UNITS` units on.
 
     >>> confidence = torch.linspace(0, 1, 1000)
-    >>> decide(confidence, confidence > 0.3, max_error=0.02).accepted
+    >>> right = (confidence > 0.3).long()
+    >>> decide(Confidences.of_triples(confidence, torch.ones_like(right), right), max_error=0.02).accepted
     688
-    """
-    if confidence.shape != correct.shape or confidence.dim() != 1:
-        raise InputError(
-            f"expected confidence and correct of one shape (n,), got {tuple(confidence.shape)} and "
-            f"{tuple(correct.shape)}"
-        )
-    value, order = confidence.double().cpu().sort(descending=True)
-    wrong = (~correct.bool().cpu()[order]).double()
-    if unit is None:
-        return decide_cells(value, torch.ones_like(wrong)[None], wrong[None], max_error=max_error, level=level)
-    names, place = unit.cpu()[order].unique(return_inverse=True)  # type: ignore[no-untyped-call]
-    kept = _ranks(len(value), max_error, level, independent=False)
-    bucket = torch.searchsorted(torch.tensor(kept), torch.arange(1, len(value) + 1))
-    index = place * len(kept) + bucket
-    count, errors = (
-        torch.bincount(index, weights=part, minlength=len(names) * len(kept)).view(len(names), len(kept))
-        for part in (torch.ones_like(wrong), wrong)
-    )
-    return decide_cells(value[torch.tensor(kept) - 1], count, errors, max_error=max_error, level=level)
-
-
-def decide_cells(lower: Tensor, count: Tensor, wrong: Tensor, *, max_error: float, level: float = LEVEL) -> Decision:
-    """`decide` for samples counted in cells, of descending ``lower`` confidence: ``count`` and ``wrong`` are (U, G).
-
-    U is the number of independent units; 1 where every sample is independent.
     """
     if not (0 < max_error < 1 and 0 < level < 1):
         raise InputError(f"expected max_error and level between 0 and 1, got {max_error} and {level}")
-    n, independent = int(count.sum()), count.shape[0] == 1
+    if confidences.weighted:
+        raise InputError("expected samples of equal weight to choose a threshold, got weights: no bound holds for them")
+    n = confidences.rows
     if n == 0:
         raise InputError("expected at least one labelled sample to choose a threshold, got none")
+    cells = confidences.cells()
+    lower, count, right = (cells.confidence[0] if cells.lower is None else cells.lower), cells.count, cells.right
+    if blocks is not None:
+        lower = blocks.lower()
+        count, _, right = blocks.cells[blocks.units > 0].unbind(-1)
+    lower, count, wrong = (part.double().cpu().flip(-1) for part in (lower, count, count - right))
     # A cell that ties with the next, or holds nothing, is no place to cut.
     last = torch.cat([lower[1:] < lower[:-1], torch.ones(1, dtype=torch.bool)])
     held = count.sum(0).cumsum(0)
-    ranks = held.new_tensor(_ranks(n, max_error, level, independent=independent))
+    ranks = held.new_tensor(_ranks(n, max_error, level, independent=blocks is None))
     cuts = torch.searchsorted(held[last], ranks).clamp(max=int(last.sum()) - 1).unique()  # type: ignore[no-untyped-call]
     cuts = last.nonzero()[:, 0][cuts]
     accepted, errors = (part.cumsum(1)[:, cuts] for part in (count, wrong))
-    if not independent and int((count.sum(1) > 0).sum()) < FEWEST_UNITS:
-        return Decision(None, 0, 0, n, max_error, level)
-    p = _binomial(*((errors[0], accepted[0]) if independent else _effective(errors, accepted)), max_error)
+    nothing = Decision(None, 0, 0, n, max_error, level)
+    if blocks is not None and len(count) < FEWEST_UNITS:
+        return nothing
+    p = _binomial(*((errors[0], accepted[0]) if blocks is None else _effective(errors, accepted)), max_error)
     best, carried, starts = None, 0.0, math.ceil(len(cuts) / _STARTS)
     for place, value in enumerate(p.tolist()):
         allowed = carried + ((1 - level) / starts if place % _STARTS == 0 else 0.0)
         carried = allowed if value <= allowed else 0.0
         best = place if carried else best
     if best is None:
-        return Decision(None, 0, 0, n, max_error, level)
+        return nothing
     total = [int(part[:, best].sum().round()) for part in (accepted, errors)]
     return Decision(float(lower[cuts[best]]), total[0], total[1], n, max_error, level)
-
-
-def decide_counted(
-    confidences: Confidences, units: Blocks | None = None, *, max_error: float, level: float = LEVEL
-) -> Decision:
-    """`decide` for samples that were counted; ``units`` are the blocks of what is independent, if not the samples."""
-    if units is None:
-        cells = confidences.cells()
-        lower = cells.confidence[0] if cells.lower is None else cells.lower
-        count, right = cells.count, cells.right
-    else:
-        count, right = units.cells[units.cells[..., 0].sum(1) > 0][..., ::2].unbind(-1)
-        lower = units.lower()
-    parts = (part.double().cpu().flip(-1) for part in (lower, count, count - right))
-    return decide_cells(*parts, max_error=max_error, level=level)
 
 
 def _ranks(n: int, max_error: float, level: float, *, independent: bool) -> list[int]:

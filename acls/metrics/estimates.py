@@ -2,7 +2,7 @@
 
     suite = Suite.of(logits, target, classwise=True)
     estimates(suite)["ece"]            # Estimate(value=0.031, debiased=0.028, low=0.017, high=0.041, note="")
-    estimates(suite, blocks)["ece"]    # rows of one image are not independent: Blocks.of(..., unit=image) tells
+    estimates(suite, blocks)["ece"]    # Blocks.of(..., unit=image): rows of one image are not independent
 
 Every calibration error here is a seminorm of the gaps between confidence and accuracy, and noise makes it too large:
 for gaps θ and noise N, ‖θ‖ <= E‖θ + N‖ <= ‖θ‖ + E‖N‖. How much depends on θ, which is not known. The lower end is the
@@ -16,14 +16,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+from acls.errors import InputError
 from acls.metrics.bins import bin_of
-from acls.metrics.blocks import Blocks
-from acls.metrics.cells import Cells, equal_mass_sums
+from acls.metrics.cells import Cells
 from acls.metrics.distributions import LEVEL, normal_quantile, student_quantile, wilson
+from acls.metrics.ordered import equal_mass_sums
+from acls.metrics.resampling import Blocks
 from acls.metrics.smooth import smooth_errors
 from acls.metrics.suite import Suite
 
@@ -33,6 +36,7 @@ _DRAWS = 128
 _SHARES = 9
 _GROUPS = 256  # groups of samples whose noise is drawn together for KS and SmoothECE
 _ONE_SIDE = 1.645 / 1.96
+_PRIOR = 4  # samples that the accuracy of a bin is drawn towards its confidence by, for the noise at the upper end
 CENTRE, LOWEST = 0.5, 1.5  # κ of the estimate and of the interval's lower end
 
 
@@ -54,6 +58,12 @@ class Gaps:
 
     gap: Tensor
     noise: Tensor
+    joint: float = 0.0
+    """The standard deviation of Σ |gap|, where it is larger since the cells' noise is not independent."""
+    bins: Cells | None = None
+    """Sums of the bins, ``(B,)``, of independent samples: from their accuracy follows the noise."""
+    calibrated: Tensor | None = None
+    """The variance of the sum of each bin's residuals, if the model is calibrated."""
 
     def bias(self, kappa: float) -> float:
         """By how much Σ |gap| is too large, if the true gaps are those observed less κ standard deviations."""
@@ -62,7 +72,7 @@ class Gaps:
 
     def deviation(self) -> float:
         """The standard deviation of Σ |gap| where the cells' noise is independent."""
-        return float(self._moments(self.gap.abs())[1])
+        return float(_moments(self.gap.abs(), self.noise)[1])
 
     def lowest(self, value: float, z: float) -> float:
         """The lower end: the least Σ |θ| that would not have made ``value`` too large by z standard deviations.
@@ -72,7 +82,11 @@ class Gaps:
         """
         kappa = torch.linspace(0, 6, 61, dtype=self.gap.dtype, device=self.gap.device)[:, None]
         true = (self.gap.abs() - kappa * self.noise).clamp(min=0)
-        mean, deviation = self._moments(true)
+        noise = self.noise
+        if self.bins is not None:
+            off = self.gap.sign() * true * self.bins.n / self.bins.count.clamp(min=1e-300)
+            noise = self._noise_if((self.bins.mean - off).clamp(0, 1))
+        mean, deviation = _moments(true, noise)
         size, reached = true.sum(1), mean + z * deviation - value
         if float(reached[-1]) > 0:
             return 0.0
@@ -85,9 +99,14 @@ class Gaps:
     def highest(self, value: float, z: float) -> float:
         """The upper end: the largest Σ |θ| that would not have made ``value`` too small by z standard deviations.
 
-        Noise adds least to gaps that are all as large, measured by their noise: those are taken.
+        Noise adds least to gaps that are all as large, measured by their noise: those are taken. The noise is that of
+        the accuracies seen, drawn towards the confidences by as much as a few more samples would.
         """
-        total, square = float(self.noise.sum()), float((self.noise**2).sum())
+        noise = self.noise
+        if self.bins is not None:
+            seen = (self.bins.right + _PRIOR * self.bins.mean) / (self.bins.count + _PRIOR)
+            noise = self._noise_if(seen.clamp(0, 1))
+        total, square = float(noise.sum()), float((noise**2).sum())
         if total == 0:
             return value
         low, high = 0.0, value / total + 10.0
@@ -98,47 +117,61 @@ class Gaps:
             low, high = (t, high) if reached < value else (low, t)
         return high * total
 
-    def _moments(self, true: Tensor) -> tuple[Tensor, Tensor]:
-        mean = _mean_abs(true, self.noise)
-        return mean.sum(-1), (true**2 + self.noise**2 - mean**2).clamp(min=0).sum(-1).sqrt()
+    def _noise_if(self, accuracy: Tensor) -> Tensor:
+        """The standard deviation of each gap, if these are the true accuracies of the bins."""
+        assert self.bins is not None
+        assert self.calibrated is not None
+        change = accuracy * (1 - accuracy) - self.bins.mean * (1 - self.bins.mean)
+        return (self.calibrated + self.bins.count * change).clamp(min=1e-12).sqrt() / self.bins.n
 
 
 @torch.no_grad()
 def estimates(suite: Suite, blocks: Blocks | None = None, *, level: float = LEVEL) -> dict[str, Estimate]:
-    """Estimate every metric of a suite; with ``blocks``, by the units they keep apart: images, or weighted samples.
+    """Estimate every metric of a suite; with ``blocks`` by the units that they keep apart: images, or weighted samples.
 
-    KS, SmoothECE and classwise ECE have intervals for independent rows only, MCE none at all.
+    KS, SmoothECE and classwise ECE have intervals for independent rows of equal weight only, MCE none at all.
     """
-    summary = suite.summary()
     if suite.n == 0:
         return {}
-    units = None if blocks is None else _Units(blocks, level)
-    found = {"accuracy": _share(summary["accuracy"], suite.n, units, level)}
+    units = units_of(suite, blocks, level)
+    summary = suite.summary()
+    z = normal_quantile(level) if units is None else units.z
+    found = {"accuracy": _share(summary["accuracy"], suite, units, level)}
     if suite.proper is not None:
-        found["top5"] = _share(summary["top5"], suite.n, units, level, column=2)
+        found["top5"] = _share(summary["top5"], suite, units, level, column=2)
         for column, name in enumerate(("nll", "brier")):
             found[name] = _mean(summary[name], suite, column, units, level)
-    z = normal_quantile(level) if units is None else units.z
-    cells = suite.confidences.cells()
     extra = few_errors(summary["accuracy"], suite.n if units is None else units.effective, level)
-    bins, equal = (_gaps(suite, units, adaptive=adaptive) for adaptive in (False, True))
-    found["ece"] = _absolute(summary["ece"], *bins, z, extra)
-    found["aece"] = _absolute(summary["aece"], *equal, z, extra)
-    found["rmsce"] = _root_mean_square(summary, suite, bins[0], z)
-    if suite.classwise is not None:
-        found["classwise_ece"] = (
-            _classwise(summary["classwise_ece"], suite, z)
-            if units is None
-            else Estimate(summary["classwise_ece"], note="no interval: needs independent rows")
-        )
+    gaps = {name: gaps_of(suite, units, adaptive=name == "aece") for name in ("ece", "aece")}
+    found |= {name: _absolute(summary[name], of, z, extra) for name, of in gaps.items()}
+    if not suite.weighted:
+        found["rmsce"] = _root_mean_square(summary, suite, gaps["ece"], z)
+    if units is None:
+        cells = suite.confidences.cells()
+        if suite.classwise is not None:
+            found["classwise_ece"] = _classwise(summary["classwise_ece"], suite, z)
+        for name, norm in (("ks", _ks_norm), ("smece", _smooth_norm)):
+            found[name] = _drawn(summary[name], cells, norm, z, extra)
+    for name in ("rmsce", "classwise_ece", "ks", "smece"):
+        if name in summary and name not in found:
+            found[name] = Estimate(summary[name], note="no interval: needs independent rows of equal weight")
     found["mce"] = Estimate(summary["mce"], note="no interval holds for the largest of many gaps")
-    for name, norm in (("ks", _ks_norm), ("smece", _smooth_norm)):
-        found[name] = (
-            _drawn(summary[name], cells, norm, z, extra)
-            if units is None
-            else Estimate(summary[name], note="no interval: needs independent rows")
-        )
     return found
+
+
+def units_of(suite: Suite, blocks: Blocks | None, level: float = LEVEL) -> Units | None:
+    """What varies from unit to unit; None where the samples of the suite are the units."""
+    if blocks is None and suite.weighted:
+        raise InputError(
+            "expected blocks=Blocks.of(..., sample_weight=...): what weighted samples vary by is known from blocks"
+        )
+    return None if blocks is None else Units(blocks, level)
+
+
+@lru_cache(maxsize=8)
+def normals(rows: int, columns: int) -> Tensor:
+    """Standard normal draws, the same in every call."""
+    return torch.randn(rows, columns, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
 def _mean_abs(size: Tensor, noise: Tensor) -> Tensor:
@@ -148,18 +181,24 @@ def _mean_abs(size: Tensor, noise: Tensor) -> Tensor:
     return torch.where(noise > 0, spread + size * (1 - 2 * torch.special.ndtr(-scaled)), size)
 
 
-def _absolute(value: float, gaps: Gaps, deviation: float, z: float, extra: float = 0.0, note: str = "") -> Estimate:
-    """The estimate of Σ |gap|; ``deviation`` is its standard deviation, larger than the gaps' own where they depend.
+def _moments(size: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean and the standard deviation of Σ |size + noise Z| for independent normal Z."""
+    mean = _mean_abs(size, noise)
+    return mean.sum(-1), (size**2 + noise**2 - mean**2).clamp(min=0).sum(-1).sqrt()
+
+
+def _absolute(value: float, gaps: Gaps, z: float, extra: float = 0.0) -> Estimate:
+    """The estimate of Σ |gap|.
 
     Far above the noise either end fails as often as the other. Near the noise the lower end is 0 and cannot fail, so
     the upper end has the quantile of one side there.
     """
-    wider = max(1.0, deviation / max(gaps.deviation(), 1e-300))
+    wider = max(1.0, gaps.joint / max(gaps.deviation(), 1e-300))
     low = max(0.0, min(gaps.lowest(value, z * wider), value))
     side = z * wider * (_ONE_SIDE + (1 - _ONE_SIDE) * low / max(value, 1e-300))
     high = min(1.0, max(gaps.highest(value, side), value, value + extra))
     debiased = min(max(value - gaps.bias(CENTRE), low), high)
-    return Estimate(value, debiased, low, high, note)
+    return Estimate(value, debiased, low, high)
 
 
 def few_errors(accuracy: float, n: float, level: float) -> float:
@@ -169,29 +208,26 @@ def few_errors(accuracy: float, n: float, level: float) -> float:
 
 
 def _noise(cells: Cells) -> tuple[Tensor, Tensor]:
-    """The variances of each cell's residual, ``(2, ...)``: as observed, and as calibration would have it."""
-    mean = (cells.confidence / cells.count.clamp(min=1)).clamp(0, 1)
+    """The variances of each cell's residual: as observed, and as calibration would have it."""
+    mean = cells.mean
     return cells.confidence * mean - 2 * mean * cells.right + cells.right, cells.confidence * (1 - mean)
 
 
-def gaps_of(suite: Suite, blocks: Blocks | None = None, *, adaptive: bool = False) -> Gaps:
+def gaps_of(suite: Suite, units: Units | None = None, *, adaptive: bool = False) -> Gaps:
     """The gaps whose absolute values add up to the ECE, or to the adaptive ECE, with their noise."""
-    return _gaps(suite, None if blocks is None else _Units(blocks, LEVEL), adaptive=adaptive)[0]
-
-
-def _gaps(suite: Suite, units: _Units | None, *, adaptive: bool) -> tuple[Gaps, float]:
-    """The same with the standard deviation of their sum."""
     if units is not None:
         return units.gaps(adaptive=adaptive)
     cells, bins = suite.confidences.cells(), suite.bins.bins
-    columns = (cells.residual, *_noise(cells))
+    columns = (cells.count, cells.confidence, cells.right, *_noise(cells))
     if adaptive:
-        residual, *noise = (part[0] for part in equal_mass_sums(cells, bins, columns)[0])
+        sums = [part[0] for part in equal_mass_sums(cells, bins, columns)[0]]
     else:
-        index = bin_of((cells.confidence / cells.count.clamp(min=1)).clamp(0, 1)[0], bins)
-        residual, *noise = (torch.bincount(index, part[0], bins) for part in columns)
-    gaps = Gaps(residual / suite.n, torch.maximum(*noise).clamp(min=0).sqrt() / suite.n)
-    return gaps, gaps.deviation()
+        index = bin_of(cells.mean[0], bins)
+        sums = [torch.bincount(index, part[0], bins) for part in columns]
+    held, (observed, calibrated) = Cells(*sums[:3]), sums[3:]
+    noise = torch.maximum(observed, calibrated).clamp(min=0).sqrt() / suite.n
+    gaps = Gaps(held.residual / suite.n, noise)
+    return gaps if adaptive else replace(gaps, bins=held, calibrated=calibrated)  # whose bins the samples do not choose
 
 
 def _classwise(value: float, suite: Suite, z: float) -> Estimate:
@@ -199,7 +235,7 @@ def _classwise(value: float, suite: Suite, z: float) -> Estimate:
     assert classwise is not None
     scale = suite.n * classwise.samples.shape[0]
     gaps = Gaps(classwise.residual.flatten() / scale, classwise.noise.flatten().sqrt() / scale)
-    found = _absolute(value, gaps, gaps.deviation(), z)
+    found = _absolute(value, gaps, z)
     few = found.low == 0 and gaps.bias(1e6) > value / 2
     return replace(found, note="so few samples per class cannot tell it from 0") if few else found
 
@@ -230,9 +266,7 @@ def _drawn(
     """
     groups = grouped(cells)
     residual, *both = (part[0] for part in (groups.residual, *_noise(groups)))
-    random = torch.Generator().manual_seed(0)
-    noise = torch.randn(_DRAWS, residual.shape[0], generator=random, dtype=torch.float64).to(residual)
-    noise *= torch.maximum(*both).clamp(min=0).sqrt()
+    noise = normals(_DRAWS, len(residual)).to(residual) * torch.maximum(*both).clamp(min=0).sqrt()
     share = torch.linspace(0, 1, _SHARES, dtype=residual.dtype, device=residual.device)
     drawn = norm(groups, torch.cat([*(noise + each * residual for each in share), residual[None]]), value)
     seen, drawn = float(drawn[-1]), drawn[:-1].view(_SHARES, _DRAWS)
@@ -259,92 +293,91 @@ def _smooth_norm(groups: Cells, residual: Tensor, value: float) -> Tensor:
 
 def grouped(cells: Cells, groups: int = _GROUPS, bins: int = 1) -> Cells:
     """The samples in some groups of near equal mass, none across the edge of a bin."""
-    count, confidence, right = (part[0] for part in (cells.count, cells.confidence, cells.right))
-    inside = bin_of(confidence / count.clamp(min=1), bins)
-    mass = ((count.cumsum(0) - count) * (groups / count.sum())).long()
-    group = torch.unique_consecutive(inside * (groups + 1) + mass, return_inverse=True)[1]
-    together = [torch.bincount(group, weights=part) for part in (count, confidence, right)]
+    group = bin_of(cells.mean[0], bins) * groups + cells.equal_mass(groups)[0]
+    group = torch.unique_consecutive(group, return_inverse=True)[1]
+    together = [torch.bincount(group, weights=part[0]) for part in (cells.count, cells.confidence, cells.right)]
     held = together[0] > 0
     return Cells(*(part[None, held] for part in together))
 
 
-def _share(share: float, n: int, units: _Units | None, level: float, column: int | None = None) -> Estimate:
+def _share(share: float, suite: Suite, units: Units | None, level: float, column: int | None = None) -> Estimate:
     """Wilson's interval of accuracy, or of column ``column`` of the blocks' proper sums."""
-    size = float(n) if units is None else units.size(share, column)
+    size = suite.n if units is None else units.size(share, column)
     return Estimate(share, share, *wilson(share, size, level))
 
 
-def _mean(value: float, suite: Suite, column: int, units: _Units | None, level: float) -> Estimate:
+def _mean(value: float, suite: Suite, column: int, units: Units | None, level: float) -> Estimate:
     if not math.isfinite(value):
         return Estimate(value, note="no interval: a label had probability 0")
     if units is not None:
-        margin = units.z * units.mean_deviation(value, column)
+        margin = units.z * math.sqrt(units.variance(units.sums(column), value))
     elif suite.n < 2:
         return Estimate(value, note="no interval: one sample")
     else:
         assert suite.proper is not None
         variance = max(0.0, float(suite.proper.squares[column]) / suite.n - value**2) / (suite.n - 1)
-        margin = student_quantile(suite.n - 1, level) * math.sqrt(variance)
+        margin = student_quantile(int(suite.n) - 1, level) * math.sqrt(variance)
     return Estimate(value, value, max(0.0, value - margin), value + margin)
 
 
-class _Units:
-    """The sums of independent units, and what varies from unit to unit."""
+class Units:
+    """The sums of independent units, and what varies from unit to unit.
 
-    def __init__(self, blocks: Blocks, level: float) -> None:
-        used = blocks.cells[..., 0].sum(1) > 0
+    Any number of weighted samples can be a unit. A mean over all is the ratio of two sums over units, so that a unit's
+    part of its noise is its own sum less its share of the whole.
+    """
+
+    def __init__(self, blocks: Blocks, level: float = LEVEL) -> None:
+        used = blocks.units > 0
+        self.blocks = blocks
         self.count, self.confidence, self.right = blocks.cells[used].unbind(-1)
+        self.held = blocks.units[used]
         self._proper = None if blocks.proper is None else blocks.proper[used]
-        self._blocks = blocks
-        self.number = self.count.shape[0]
-        self.n = float(self.count.sum())
+        self.number = len(self.held)
+        self.n = float(self.held.sum())
         self.z = student_quantile(max(1, self.number - 1), level)
-        self._of = self.count.sum(1)
+        self._most = self.n**2 / float(blocks.squares)
+        """Samples of equal weight that would tell as much, if all were independent (Kish 1965)."""
+
+    def sums(self, column: int | None) -> Tensor:
+        """The hits of each unit, or a column of its proper sums."""
+        if column is None:
+            return self.right.sum(1)
+        assert self._proper is not None
+        return self._proper[:, column]
+
+    def variance(self, sums: Tensor, mean: float) -> float:
+        """The variance of a mean over all samples, of which the units have the sums."""
+        noise = float(((sums - mean * self.held) ** 2).sum())
+        return noise / self.n**2 * self.number / max(1, self.number - 1)
 
     @property
     def effective(self) -> float:
-        return self.size(float(self.right.sum()) / self.n, None)
+        """How many independent samples would tell as much of the accuracy."""
+        return self.size(float(self.right.sum()) / self.n)
 
-    def size(self, share: float, column: int | None) -> float:
+    def size(self, share: float, column: int | None = None) -> float:
         """How many independent samples would tell as much of a share."""
-        if column is None:
-            hits = self.right.sum(1)
-        else:
-            assert self._proper is not None
-            hits = self._proper[:, column]
-        variance = self._variance(hits - share * self._of)
-        usual = normal_quantile() / self.z
-        if variance <= 0 or share in (0.0, 1.0):
-            return self.number * usual**2
-        return min(self.n, share * (1 - share) / variance) * usual**2
+        variance = self.variance(self.sums(column), share)
+        known = min(self.number, self._most) if variance <= 0 or share in (0.0, 1.0) else share * (1 - share) / variance
+        return min(self._most, known) * (normal_quantile() / self.z) ** 2
 
-    def mean_deviation(self, mean: float, column: int) -> float:
-        assert self._proper is not None
-        return math.sqrt(self._variance(self._proper[:, column] - mean * self._of))
+    def noise(self, *, adaptive: bool) -> tuple[Tensor, Tensor]:
+        """The gaps of the bins, as parts of the whole, and what each unit adds to their noise, ``(units, bins)``."""
+        residual, bins = self.confidence - self.right, self.blocks.bins
+        index = self.blocks.bin_of_cell(adaptive=adaptive)
+        sums = residual.new_zeros(self.number, bins).index_add_(1, index, residual)
+        gap = sums.sum(0) / self.n
+        return gap, (sums - self.held[:, None] * gap) / self.n
 
-    def _variance(self, deviation: Tensor) -> float:
-        return float((deviation**2).sum()) / self.n**2 * self.number / max(1, self.number - 1)
-
-    def gaps(self, *, adaptive: bool) -> tuple[Gaps, float]:
-        bins = self._blocks.bins
-        bin_of_cell = self._blocks.equal_mass_of_cell(bins) if adaptive else self._blocks.bin_of_cell()
-        gap, noise = unit_noise(self.confidence - self.right, self.count, bin_of_cell, bins)
-        mean = (self.confidence.sum(0) / self.count.sum(0).clamp(min=1)).clamp(0, 1)
-        calibrated = (self.confidence.sum(0) * (1 - mean)).new_zeros(bins)
-        calibrated.index_add_(0, bin_of_cell, self.confidence.sum(0) * (1 - mean))
-        spread = torch.maximum((noise**2).sum(0), calibrated / self.n**2).sqrt()
-        random = torch.Generator().manual_seed(0)
-        draws = torch.randn(_DRAWS, self.number, generator=random, dtype=torch.float64).to(noise) @ noise
-        deviation = max(float((gap + draws).abs().sum(1).std()), float((noise @ gap.sign()).norm()))
-        return Gaps(gap, spread), deviation
-
-
-def unit_noise(residual: Tensor, count: Tensor, bin_of_cell: Tensor, bins: int) -> tuple[Tensor, Tensor]:
-    """The gaps of bins, as parts of the whole, and what each unit adds to their noise, ``(units, bins)``.
-
-    A gap is the ratio of two sums over units, so a unit's part of its noise is its residual less its share of the gap.
-    """
-    n, of_unit = count.sum(), count.sum(1, keepdim=True)
-    sums = residual.new_zeros(residual.shape[0], bins).index_add_(1, bin_of_cell, residual)
-    gap = sums.sum(0) / n
-    return gap, (sums - of_unit * gap) / n
+    def gaps(self, *, adaptive: bool) -> Gaps:
+        """The gaps of the bins with their noise, at least that of independent samples of a calibrated model."""
+        gap, noise = self.noise(adaptive=adaptive)
+        pooled = self.blocks.pooled
+        calibrated = torch.zeros_like(gap).index_add_(
+            0, self.blocks.bin_of_cell(adaptive=adaptive), (pooled.confidence * (1 - pooled.mean))[0]
+        )
+        spread = torch.maximum((noise**2).sum(0), calibrated / self.n / self._most).sqrt()
+        draws = normals(_DRAWS, self.number).to(noise) @ noise
+        joint = max(float((gap + draws).abs().sum(1).std()), float((noise @ gap.sign()).norm()))
+        return Gaps(gap, spread, joint)

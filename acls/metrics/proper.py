@@ -37,13 +37,14 @@ class Proper(Tally):
         assert top.nll is not None
         assert top.brier is not None
         both = torch.stack([top.nll, top.brier]).double()
+        nll_sum, brier_sum = batch.sum(both)
         return cls(
-            n=torch.tensor(len(batch), device=scores.device),
-            right=top.right.sum(),
-            in_five=top.label_in_five.sum(),
-            nll_sum=both[0].sum(),
-            brier_sum=both[1].sum(),
-            squares=both.square().sum(1),
+            n=batch.sum(torch.ones(len(batch), dtype=torch.int64, device=scores.device)),
+            right=batch.sum(top.right),
+            in_five=batch.sum(top.label_in_five),
+            nll_sum=nll_sum,
+            brier_sum=brier_sum,
+            squares=batch.sum(both.square()),
         )
 
     def summary(self) -> dict[str, float]:

@@ -7,12 +7,11 @@ their protocols are equal.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -20,10 +19,9 @@ from torch import Tensor
 from acls.errors import InputError, suggest
 from acls.metrics.batch import Batch, Kind
 from acls.metrics.bins import BINS, Bins, edges
-from acls.metrics.cells import adaptive_ece
-from acls.metrics.classwise import ClasswiseBins
+from acls.metrics.ordered import adaptive_ece
 from acls.metrics.proper import Proper
-from acls.metrics.quantiles import Confidences
+from acls.metrics.suite import Suite
 from acls.shapes import IGNORE_INDEX
 
 TEMPERATURES = 100
@@ -45,7 +43,7 @@ class Protocol:
     classes: Literal["all", "up to the largest label"] = "all"
     """The classes that the classwise error is averaged over."""
     images: int = 0
-    """Images a batch, each batch measured by itself and then averaged; 0 pools all samples."""
+    """Images per batch, each batch measured by itself and then averaged; 0 pools all samples."""
     weighted: bool = True
     """Whether batches weigh as many samples as they hold, or all the same."""
     without: int | None = None
@@ -95,7 +93,7 @@ PROTOCOLS: dict[str, Protocol] = {
             classes="up to the largest label",
         ),
         _MBLS,
-        dataclasses.replace(
+        replace(
             _MBLS,
             name="cals-segmentation",
             why="measured by itself in every image, background kept, all images alike, as CALS prints: one with few "
@@ -132,8 +130,8 @@ class Meter:
 
     def __init__(self, protocol: Protocol) -> None:
         self.protocol = protocol
-        self._current: _Sums | None = None
-        self._finished: list[_Sums] = []
+        self._current: _Group | None = None
+        self._finished: list[_Group] = []
         self._images = 0
         self._maps = 0
         self._last_image: int | None = None
@@ -145,8 +143,8 @@ class Meter:
             if self.protocol.without is not None:
                 part = part[part.target != self.protocol.without]
             if len(part):
-                sums = _Sums.count(part, self.protocol)
-                self._current = sums if self._current is None else self._current + sums
+                group = _Group.count(part, self.protocol)
+                self._current = group if self._current is None else self._current + group
 
     def result(self) -> dict[str, float]:
         """The numbers of all batches so far; empty when no sample counted."""
@@ -211,69 +209,50 @@ class _GridMeter(Meter):
             return {}
         errors = [bins.ece for bins, _ in self._at]
         best = errors.index(min(errors))
-        bins, proper = self._at[best]
-        return {
-            "n": bins.n,
-            "accuracy": proper.accuracy,
-            "temperature": self._grid[best],
-            "nll": proper.nll,
-            "ece": bins.ece,
-            "mce": bins.mce,
-            "rmsce": bins.rmsce,
-        }
+        return {**_numbers(*self._at[best]), "temperature": self._grid[best]}
 
 
 @dataclass(frozen=True, eq=False)
-class _Sums:
-    """What a group of samples adds up to under a protocol."""
+class _Group:
+    """Samples that are measured together."""
 
-    bins: Bins
-    pairs: Confidences | tuple[tuple[Tensor, Tensor], ...]
-    """Confidences with hits; all of them, where the rule needs them one by one."""
-    proper: Proper | None
-    classwise: ClasswiseBins | None
+    suite: Suite
+    pairs: tuple[tuple[Tensor, Tensor], ...]
+    """Confidences with hits one by one, where the protocol interpolates between them."""
 
     @classmethod
-    def count(cls, batch: Batch, protocol: Protocol) -> _Sums:
-        top, whole = batch.top, batch.n_classes is not None
-        if protocol.closed == "right":
-            bins = Bins.count(batch, protocol.bins)
-        else:
-            outer = edges(protocol.bins, top.confidence)
-            index = torch.bucketize(top.confidence, outer, right=True) - 1
-            bins = Bins.sums(index, protocol.bins + 1, top.confidence, top.right)
-        return cls(
-            bins,
-            Confidences.count(batch) if protocol.adaptive == "exact" else ((top.confidence, top.right),),
-            Proper.count(batch) if whole else None,
-            ClasswiseBins.count(batch, protocol.bins) if whole else None,
-        )
+    def count(cls, batch: Batch, protocol: Protocol) -> _Group:
+        top = batch.top
+        suite = Suite.count(batch, protocol.bins, classwise=batch.n_classes is not None)
+        if protocol.closed == "left":
+            index = torch.bucketize(top.confidence, edges(protocol.bins, top.confidence), right=True) - 1
+            suite = replace(suite, bins=Bins.sums(index, protocol.bins + 1, top.confidence, top.right))
+        return cls(suite, ((top.confidence, top.right),) if protocol.adaptive == "interpolated" else ())
 
-    def __add__(self, other: _Sums) -> _Sums:
-        def add(mine: Any, theirs: Any) -> Any:
-            return None if mine is None or theirs is None else mine + theirs
-
-        proper, classwise = add(self.proper, other.proper), add(self.classwise, other.classwise)
-        return _Sums(self.bins + other.bins, add(self.pairs, other.pairs), proper, classwise)
+    def __add__(self, other: _Group) -> _Group:
+        return _Group(self.suite + other.suite, self.pairs + other.pairs)
 
     def numbers(self, protocol: Protocol) -> dict[str, float]:
         """The group's numbers by name."""
-        bins = self.bins
-        found = {"n": bins.n, "accuracy": int(bins.right.sum()) / bins.n}
-        if self.proper is not None:
-            found |= {"nll": self.proper.nll, "brier": self.proper.brier}
-        found |= {"ece": bins.ece, "mce": bins.mce, "rmsce": bins.rmsce}
-        if isinstance(self.pairs, Confidences):
-            found["aece"] = float(adaptive_ece(self.pairs.cells(), protocol.bins)[0])
-        else:
+        suite = self.suite
+        found = _numbers(suite.bins, suite.proper)
+        if self.pairs:
             confidence, right = (torch.cat(column) for column in zip(*self.pairs, strict=True))
             found["aece"] = interpolated_aece(confidence, right, protocol.bins)
-        if self.classwise is not None:
-            by_class = self.classwise.ece_by_class()
+        else:
+            found["aece"] = float(adaptive_ece(suite.confidences.cells(), protocol.bins)[0])
+        if suite.classwise is not None:
+            by_class = suite.classwise.ece_by_class()
             if protocol.classes != "all":
-                by_class = by_class[: int(self.classwise.events.sum(1).nonzero().max()) + 1]
+                by_class = by_class[: int(suite.classwise.events.sum(1).nonzero().max()) + 1]
             found["classwise_ece"] = float(by_class.mean())
         return found
+
+
+def _numbers(bins: Bins, proper: Proper | None) -> dict[str, float]:
+    scores = {} if proper is None else {"nll": proper.nll, "brier": proper.brier}
+    accuracy = bins.summary()["accuracy"]
+    return {"n": bins.n, "accuracy": accuracy, **scores, "ece": bins.ece, "mce": bins.mce, "rmsce": bins.rmsce}
 
 
 def interpolated_aece(confidence: Tensor, right: Tensor, bins: int) -> float:
@@ -290,22 +269,3 @@ def interpolated_aece(confidence: Tensor, right: Tensor, bins: int) -> float:
     index = torch.bucketize(confidence, edge)
     residual = torch.bincount(index, weights=confidence.double() - right.double(), minlength=bins + 1)
     return float(residual[1:].abs().sum()) / n
-
-
-def reference_ace(probabilities: Tensor, target: Tensor, *, bins: int = BINS, threshold: float = 0.0) -> float:
-    """ACE, or with a threshold TACE, as the MDCA authors' code has it.
-
-    For each class, edges at every ⌊n/B⌋-th of the sorted probabilities and at 1, bins (lo, hi]: the least probability
-    is in none, and with a threshold neither is what lies below it, having become 0.
-    """
-    kept = torch.where(probabilities < threshold, 0.0, probabilities).double()
-    n, n_classes = kept.shape
-    ordered = kept.sort(0).values
-    inner = ordered[torch.arange(bins, device=kept.device) * (n // bins)]
-    error = 0.0
-    for k in range(n_classes):
-        edge = torch.cat([inner[:, k], inner.new_ones(1)]).contiguous()
-        index = torch.bucketize(kept[:, k].contiguous(), edge)
-        residual = torch.bincount(index, weights=kept[:, k] - (target == k).double(), minlength=bins + 1)
-        error += float(residual[1 : bins + 1].abs().sum()) / n
-    return error / n_classes

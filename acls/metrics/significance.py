@@ -17,7 +17,6 @@ from torch import Tensor
 
 from acls.errors import InputError
 from acls.metrics.bins import bin_of
-from acls.metrics.blocks import Blocks, cell_metrics, check_same_units
 from acls.metrics.cells import Cells
 from acls.metrics.distributions import (
     LEVEL,
@@ -28,8 +27,8 @@ from acls.metrics.distributions import (
     student_quantile,
     student_tail,
 )
-from acls.metrics.estimates import LOWEST, Gaps, few_errors, gaps_of, grouped, unit_noise
-from acls.metrics.redraws import simulated_p
+from acls.metrics.estimates import CENTRE, LOWEST, Units, few_errors, gaps_of, grouped, normals, units_of
+from acls.metrics.resampling import Blocks, cell_metrics, check_same_units, simulated_p
 from acls.metrics.suite import Suite
 
 REPLICATES = 1000
@@ -103,12 +102,13 @@ def calibration(
     All probabilities known and redrawn (``Suite.of(..., redraw=True)``): the log score, the Cox score of the top label,
     the classes' frequencies, the ECE above its noise floor. Top labels only: Spiegelhalter, KS, the floor. Each p is
     simulated, from labels drawn by the model's own probabilities, and they are put together by `cauchy`. With
-    ``blocks`` of dependent rows, images for example, the scores vary as they do from unit to unit.
+    ``blocks`` of dependent rows, images for example, or of weighted ones, the scores vary as they do from unit to unit.
     """
     if suite.n == 0:
         raise InputError("there is nothing to test: no sample has a label")
-    if blocks is not None:
-        tests = _unit_tests(blocks)
+    units = units_of(suite, blocks)
+    if units is not None:
+        tests = _unit_tests(units)
         return Calibration(cauchy(test.p for test in tests.values()), tests, tuple(tests))
     draws = _Draws(suite, replicates, seed)
     tests = draws.tests(suite)
@@ -129,8 +129,8 @@ def noise_floor(
     the same confidence are drawn together from a binomial, so the cost does not depend on n. SmoothECE, which takes
     longer than all others, is left out if it is not wanted.
     """
-    if suite.n == 0:
-        raise InputError("there is no noise floor without samples")
+    if suite.n == 0 or suite.weighted:
+        raise InputError("expected samples of equal weight for a noise floor, got none, or weighted ones")
     with torch.no_grad():
         return _Draws(suite, replicates, seed).floors(suite, level, smooth=smooth)
 
@@ -141,7 +141,7 @@ class _Draws:
     def __init__(self, suite: Suite, replicates: int, seed: int) -> None:
         self.bins = suite.bins.bins
         self.seen = grouped(suite.confidences.cells().to("cpu"), _SIMULATED, self.bins)
-        self.mean = (self.seen.confidence / self.seen.count).clamp(0, 1)
+        self.mean = self.seen.mean
         self.random = torch.Generator().manual_seed(seed)
         count, confidence = (part.expand(replicates, -1) for part in (self.seen.count, self.seen.confidence))
         right = torch.binomial(count, self.mean.expand(replicates, -1), generator=self.random)
@@ -151,12 +151,12 @@ class _Draws:
         found = cell_metrics(self.cells, bin_of(self.mean[0], self.bins), self.bins, smooth=smooth)
         if suite.classwise is not None:
             found["classwise_ece"] = _classwise_floor(suite, len(self.cells.count), self.random)
-        result = {}
-        for name in _ERRORS:
-            if name in found:
-                low, high = _quantiles(found[name], level)
-                result[name] = Floor(float(found[name].mean()), low, high)
-        return result
+        ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
+        return {
+            name: Floor(float(found[name].mean()), *torch.quantile(found[name], ends).tolist())
+            for name in _ERRORS
+            if name in found
+        }
 
     def tests(self, suite: Suite) -> dict[str, Test]:
         variance = self.seen.count * self.mean * (1 - self.mean)
@@ -202,23 +202,20 @@ def _classwise_floor(suite: Suite, replicates: int, random: torch.Generator) -> 
     return torch.stack(errors) / suite.n / classwise.samples.shape[0]
 
 
-def _unit_tests(blocks: Blocks) -> dict[str, Test]:
+def _unit_tests(units: Units) -> dict[str, Test]:
     """Spiegelhalter's and Cox's scores with variances from unit to unit: Student's t and Hotelling's T²."""
-    used = blocks.cells[..., 0].sum(1) > 0
-    count, confidence, right = blocks.cells[used].unbind(-1)
-    units = count.shape[0]
-    if units < 4:
-        raise InputError(f"expected at least 4 independent units, images for example, got {units}: add samples")
-    mean = (confidence.sum(0) / count.sum(0).clamp(min=1)).clamp(0, 1)
+    if units.number < 4:
+        raise InputError(f"expected at least 4 independent units, images for example, got {units.number}: add samples")
+    mean, freedom = units.blocks.pooled.mean[0], units.number - 1
     logit = torch.logit(mean.clamp(_SURE, 1 - _SURE))
     design = torch.stack([torch.ones_like(logit), logit, 1 - 2 * mean], 1)
-    scores = (right - confidence) @ design
-    total, spread = scores.sum(0), (scores - scores.mean(0)).T @ (scores - scores.mean(0)) * (units / (units - 1))
+    scores = (units.right - units.confidence) @ design
+    total, spread = scores.sum(0), torch.cov(scores.T) * units.number
     t = float(total[2]) / math.sqrt(max(float(spread[2, 2]), 1e-300))
     t2 = float(total[:2] @ torch.linalg.pinv(spread[:2, :2], hermitian=True) @ total[:2])
     # T² (u - 2) / (2 (u - 1)) has Fisher's distribution with 2 and u - 2 degrees of freedom.
-    p = (1 + t2 / (units - 1)) ** (-(units - 2) / 2)
-    return {"spiegelhalter": Test(t, student_tail(abs(t), units - 1)), "cox": Test(t2, p)}
+    p = (1 + t2 / freedom) ** (-(freedom - 1) / 2)
+    return {"spiegelhalter": Test(t, student_tail(abs(t), freedom)), "cox": Test(t2, p)}
 
 
 @torch.no_grad()
@@ -228,41 +225,35 @@ def compare(first: Counted, second: Counted, *, by_unit: bool = False, level: fl
     ECE and adaptive ECE: the interval of the difference allows for the bias of each, which depends on the unknown gaps,
     at its largest for one and its least for the other, and p is the level at which it reaches 0. RMSCE: a test of equal
     mean squared gaps, stronger; models of equal ECE can differ in it. Accuracy, NLL and Brier: paired means. Rows are
-    taken to be independent unless ``by_unit``.
+    taken to be independent and of equal weight unless ``by_unit``.
     """
-    mine, theirs = (counted[1] for counted in (first, second))
-    check_same_units(mine, theirs)
-    if mine.used < 2:
-        raise InputError(f"expected at least 2 independent units to compare two models, got {mine.used}: add samples")
+    check_same_units(first[1], second[1])
+    units = Units(first[1], level), Units(second[1], level)
+    if units[0].number < 2:
+        raise InputError(f"expected at least 2 independent units to compare two models, got {units[0].number}")
     one, other = first[0].summary(), second[0].summary()
-    differences = {
-        name: one[name] - other[name] for name in one if name in other and name != "n" and not name.endswith("_bound")
+    found = {
+        name: Comparison(one[name] - other[name])
+        for name in one
+        if name in other and name != "n" and not name.endswith("_bound")
     }
-    found = {name: Comparison(value) for name, value in differences.items()}
-    z = student_quantile(mine.used - 1, level)
     for name, column in (("accuracy", None), ("nll", 0), ("brier", 1), ("top5", 2)):
-        if name in differences and math.isfinite(differences[name]):
-            found[name] = _mean_difference(mine, theirs, column, differences[name], z)
+        if name in found and math.isfinite(found[name].difference):
+            found[name] = _mean_difference(*units, column, found[name].difference)
     for name in ("ece", "aece"):
         found[name] = ece_difference(first, second, by_unit=by_unit, adaptive=name == "aece", level=level)
-    found["rmsce"] = rms_difference(first, second, level=level)
+    if not first[0].weighted:
+        found["rmsce"] = rms_difference(first, second, level=level)
     return found
 
 
-def _mean_difference(one: Blocks, other: Blocks, column: int | None, difference: float, z: float) -> Comparison:
-    if column is None:
-        deviation = one.cells[..., 2].sum(1) - other.cells[..., 2].sum(1)
-    else:
-        assert one.proper is not None
-        assert other.proper is not None
-        deviation = one.proper[:, column] - other.proper[:, column]
-    count = one.cells[..., 0].sum(1)
-    n, units = float(count.sum()), one.used
-    spread = math.sqrt(float(((deviation - difference * count) ** 2).sum()) * units / (units - 1)) / n
+def _mean_difference(one: Units, other: Units, column: int | None, difference: float) -> Comparison:
+    spread = math.sqrt(one.variance(one.sums(column) - other.sums(column), difference))
     if spread == 0:
         return Comparison(difference, difference, difference, 1.0 if difference == 0 else 0.0)
-    p = student_tail(abs(difference) / spread, units - 1) if units < 1000 else normal_tail(abs(difference) / spread)
-    return Comparison(difference, difference - z * spread, difference + z * spread, p)
+    t, freedom = abs(difference) / spread, one.number - 1
+    p = student_tail(t, freedom) if freedom < 999 else normal_tail(t)
+    return Comparison(difference, difference - one.z * spread, difference + one.z * spread, p)
 
 
 @torch.no_grad()
@@ -270,22 +261,24 @@ def ece_difference(
     first: Counted, second: Counted, *, by_unit: bool = False, adaptive: bool = False, level: float = LEVEL
 ) -> Comparison:
     """The difference of two ECEs, or adaptive ECEs, without the bias of noise, and the p of their being equal."""
-    name = "aece" if adaptive else "ece"
     values, gaps, noise, few = [], [], [], []
     for suite, blocks in (first, second):
+        units = Units(blocks, level)
         summary = suite.summary() if adaptive else suite.bins.summary()
-        values.append(summary[name])
-        gaps.append(gaps_of(suite, blocks if by_unit else None, adaptive=adaptive))
-        noise.append(_joint_noise(blocks, adaptive=adaptive))
-        few.append(few_errors(summary["accuracy"], suite.n, level))
-    random = torch.Generator().manual_seed(0)
-    shared = torch.randn(_DRAWS, noise[0][1].shape[0], generator=random, dtype=torch.float64)
+        values.append(summary["aece" if adaptive else "ece"])
+        gaps.append(gaps_of(suite, units if by_unit else None, adaptive=adaptive))
+        noise.append(units.noise(adaptive=adaptive))
+        few.append(few_errors(summary["accuracy"], units.effective if by_unit else suite.n, level))
+    shared = normals(_DRAWS, len(noise[0][1]))
     drawn = [(gap + shared.to(part) @ part).abs().sum(1) for gap, part in noise]
     deviation = float((drawn[0] - drawn[1]).std())
-    lowest, centre, highest = (
-        _difference(values, gaps, kappas) for kappas in ((LOWEST, 0.0), (0.5, 0.5), (0.0, LOWEST))
-    )
-    z = normal_quantile(level) if not by_unit else student_quantile(first[1].used - 1, level)
+
+    def difference(*kappas: float) -> float:
+        one, other = (value - gap.bias(kappa) for value, gap, kappa in zip(values, gaps, kappas, strict=True))
+        return one - other
+
+    lowest, centre, highest = difference(LOWEST, 0.0), difference(CENTRE, CENTRE), difference(0.0, LOWEST)
+    z = units.z if by_unit else normal_quantile(level)
     margin = max(z * deviation, *few)
     touches = max(lowest, -highest, 0.0)
     scale = z / margin if margin > 0 else math.inf
@@ -294,82 +287,55 @@ def ece_difference(
     return Comparison(min(max(centre, low), high), low, high, p)
 
 
-def _difference(values: Sequence[float], gaps: Sequence[Gaps], kappas: tuple[float, float]) -> float:
-    one, other = (value - gap.bias(kappa) for value, gap, kappa in zip(values, gaps, kappas, strict=True))
-    return one - other
-
-
-def _joint_noise(blocks: Blocks, *, adaptive: bool) -> tuple[Tensor, Tensor]:
-    index = blocks.equal_mass_of_cell(blocks.bins) if adaptive else blocks.bin_of_cell()
-    count, confidence, right = blocks.cells.unbind(-1)
-    return unit_noise(confidence - right, count, index, blocks.bins)
-
-
 @torch.no_grad()
 def rms_difference(first: Counted, second: Counted, *, level: float = LEVEL) -> Comparison:
     """The difference of two RMS calibration errors over ten bins of equal mass, and the p of their being equal.
 
     The squares are compared, each less the noise in it, and the difference of the squares over the sum of the two
-    plug-in values is the difference told. No p with fewer than 15 errors or hits of a model.
+    plug-in values is the difference reported. No p with fewer than 15 errors or hits of a model.
     """
-    parts = []
-    total = 0.0
-    for suite, blocks in (first, second):
+    total = first[0].bins.rmsce + second[0].bins.rmsce
+    for suite, _ in (first, second):
         hits = int(suite.bins.right.sum())
         if min(hits, suite.n - hits) < _RMS_ERRORS:
             return Comparison(first[0].bins.rmsce - second[0].bins.rmsce)
-        parts.append(_squares(blocks))
-        total += suite.bins.rmsce
-    one, other = parts
-    n = first[0].n
+    n, held = first[0].n, first[1].units
+    one, other = (_Squares(blocks) for _, blocks in (first, second))
     joint = (one.residual.T @ other.residual) * one.factor[:, None] * other.factor
     linear = float((one.gap**2 * one.spread).sum() + (other.gap**2 * other.spread).sum())
     linear = 4 * (linear - 2 * float(one.gap @ joint @ other.gap)) / n**2
     square = float(((one.spread / one.count) ** 2).sum() + ((other.spread / other.count) ** 2).sum())
     square = (square - 2 * float((joint**2 / (one.count[:, None] * other.count)).sum())) / n**2
     apart = one.explained - other.explained
-    apart = apart - apart.sum() / n * first[1].cells[..., 0].sum(1)
+    apart = apart - apart.sum() / n * held
     variance = max(linear - 2 * square, 2 * square, 0.0) + float((apart**2).sum()) / n**2
-    value = one.square - other.square
-    z = normal_quantile(level)
-    if variance <= 0:
-        return Comparison(value / total, value / total, value / total, 1.0 if value == 0 else 0.0)
-    p = normal_tail(abs(value) / math.sqrt(variance))
-    margin = z * math.sqrt(variance)
+    value, deviation = one.square - other.square, math.sqrt(variance)
+    margin = normal_quantile(level) * deviation
+    p = normal_tail(abs(value) / deviation) if deviation > 0 else float(value == 0)
     return Comparison(value / total, (value - margin) / total, (value + margin) / total, p)
 
 
-@dataclass(frozen=True, eq=False)
 class _Squares:
     """What bins of equal mass hold: the squared gaps and their noise."""
 
-    residual: Tensor
-    """``(units, bins)``: the residual of each unit less that of its bin."""
-    gap: Tensor
-    count: Tensor
-    factor: Tensor
-    spread: Tensor
-    explained: Tensor
-    """Each unit's sum of its samples' bins' squared gaps."""
-    square: float
-    """The mean squared gap less the noise in it."""
-
-
-def _squares(blocks: Blocks) -> _Squares:
-    index = blocks.equal_mass_of_cell(_RMS_BINS)
-    count, confidence, right = (
-        part.new_zeros(part.shape[0], _RMS_BINS).index_add_(1, index, part) for part in blocks.cells.unbind(-1)
-    )
-    kept = count.sum(0) > 1
-    count, difference = count[:, kept], (confidence - right)[:, kept]
-    m = count.sum(0)
-    gap = difference.sum(0) / m
-    residual = difference - count * gap
-    units = (count > 0).sum(0).clamp(min=2)  # units that a bin's noise is known from
-    factor = (units / (units - 1)).sqrt()
-    spread = factor**2 * (residual**2).sum(0)
-    square = float((m * gap**2 - spread / m).sum()) / blocks.n
-    return _Squares(residual, gap, m, factor, spread, count @ gap**2, square)
+    def __init__(self, blocks: Blocks) -> None:
+        index = blocks.pooled.equal_mass(_RMS_BINS)[0]
+        count, confidence, right = (
+            part.new_zeros(part.shape[0], _RMS_BINS).index_add_(1, index, part) for part in blocks.cells.unbind(-1)
+        )
+        kept = count.sum(0) > 1
+        count, difference = count[:, kept], (confidence - right)[:, kept]
+        self.count = count.sum(0)
+        self.gap = difference.sum(0) / self.count
+        self.residual = difference - count * self.gap
+        """``(units, bins)``: the residual of each unit less that of its bin."""
+        units = (count > 0).sum(0).clamp(min=2)  # units that a bin's noise is known from
+        self.factor = (units / (units - 1)).sqrt()
+        self.spread = self.factor**2 * (self.residual**2).sum(0)
+        self.explained = count @ self.gap**2
+        """Each unit's sum of its samples' bins' squared gaps."""
+        self.square = float((self.count * self.gap**2 - self.spread / self.count).sum() / blocks.units.sum())
+        """The mean squared gap less the noise in it."""
 
 
 @dataclass(frozen=True)
@@ -473,8 +439,3 @@ def ranking(
     corrected = holm([found.p for found in to_baseline.values()])
     to_baseline = {name: replace(to_baseline[name], p=p) for name, p in zip(to_baseline, corrected, strict=True)}
     return Ranking(best, max(found.p for found in against.values()), against, to_baseline)
-
-
-def _quantiles(values: Tensor, level: float) -> tuple[float, float]:
-    ends = torch.quantile(values, values.new_tensor([(1 - level) / 2, (1 + level) / 2]))
-    return float(ends[0]), float(ends[1])

@@ -44,7 +44,7 @@ def smooth_ece(cells: Cells, *, mirror_ends: bool = False) -> tuple[Tensor, Tens
 
 def smooth_errors(cells: Cells, residual: Tensor, width: float) -> Tensor:
     """The smoothed error, at one bandwidth, of other residuals ``(R, G)`` of the same cells ``(1, G)``; nearly."""
-    place = (cells.confidence / cells.count.clamp(min=1)).clamp(0, 1)[0].float()
+    place = cells.mean[0].float()
     s = max(width, 2 / _STEPS)
     mesh = torch.linspace(0, 1, max(round(10 / s), 200), dtype=place.dtype, device=place.device)
     kernel = sum(torch.exp(((mesh - image[:, None]) / s).square_().mul_(-0.5)) for image in (place, -place, 2 - place))
@@ -60,7 +60,7 @@ class _Smoother:
     def __init__(self, cells: Cells, mirror_ends: bool) -> None:
         count = cells.count
         self.rows = count.shape[0]
-        self._place = (cells.confidence / count.clamp(min=1)).clamp(0, 1)[:, None]
+        self._place = cells.mean[:, None]
         self._values = torch.stack([cells.residual, count], 1)
         self._guess = (cells.reached[:, -1] / cells.n).abs()
         self._ends = 2 if mirror_ends else 1

@@ -7,11 +7,10 @@ from functools import cached_property
 
 from acls.metrics.batch import Batch
 from acls.metrics.bins import BINS, Bins
-from acls.metrics.classwise import TACE_THRESHOLD, ClassProbabilities, ClasswiseBins
-from acls.metrics.confusion import Confusion
+from acls.metrics.classwise import TACE_THRESHOLD, ClassProbabilities, ClasswiseBins, Confusion
+from acls.metrics.confidences import Confidences
 from acls.metrics.proper import Proper
-from acls.metrics.quantiles import Confidences
-from acls.metrics.redraws import Redraws
+from acls.metrics.resampling import Redraws
 from acls.metrics.tally import Tally
 
 
@@ -65,13 +64,17 @@ class Suite(Tally):
         )
 
     def __repr__(self) -> str:
-        return (
-            f"Suite(n={self.n}, accuracy={self.bins.summary()['accuracy']:.4f}, ece={self.bins.summary()['ece']:.4f})"
-        )
+        found = self.bins.summary()
+        return f"Suite(n={self.n}, accuracy={found['accuracy']:.4f}, ece={found['ece']:.4f})"
 
     @property
-    def n(self) -> int:
+    def n(self) -> float:
+        """The number of samples, an int; with weights their sum."""
         return self.bins.n
+
+    @property
+    def weighted(self) -> bool:
+        return self.confidences.weighted
 
     def summary(self) -> dict[str, float]:
         """Every metric by name, as a fraction; ``x_bound`` says how far the exact value of ``x`` can be from ``x``."""

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from acls.arrays import scored
+from acls.arrays import as_tensor, scored
 from acls.distributed import all_reduce
 from acls.errors import InputError
 from acls.metrics.batch import Batch, Kind
 from acls.shapes import IGNORE_INDEX
-from acls.storage import load_tensors, save_tensors, write_text
+from acls.storage import load_tensors, save_tensors
 
 if TYPE_CHECKING:
     from typing import Self
@@ -55,20 +55,38 @@ class Tally:
 
     @classmethod
     def of(
-        cls, scores: Any, target: Any, *, kind: Kind | None = None, ignore_index: int = IGNORE_INDEX, **settings: Any
+        cls,
+        scores: Any,
+        target: Any,
+        *,
+        kind: Kind | None = None,
+        ignore_index: int = IGNORE_INDEX,
+        sample_weight: Any = None,
+        **settings: Any,
     ) -> Self:
         """The sums of scores ``(N, K, *D)`` with target ``(N, *D)``; ``settings`` are the fields that are not sums.
 
         Arrays of any library will do, and for two classes scores ``(N,)`` of class 1. Without ``kind`` the scores are
-        logits; such as could be probabilities raise.
+        logits; such as could be probabilities raise. ``sample_weight`` is one number per sample: a sample of weight 2
+        counts as two, and only the ratios of weights that are no whole numbers matter.
         """
         scores, target, known = scored(scores, target, kind)
-        return cls.count(Batch.of(scores, target, kind=known, ignore_index=ignore_index), **settings)
+        weight = None if sample_weight is None else as_tensor(sample_weight, "sample_weight")
+        batch = Batch.of(scores, target, kind=known, ignore_index=ignore_index, sample_weight=weight)
+        return cls.count(batch, **settings)
 
     @classmethod
-    def of_triples(cls, confidence: Tensor, predicted: Tensor, labels: Tensor, **settings: Any) -> Self:
+    def of_triples(
+        cls,
+        confidence: Tensor,
+        predicted: Tensor,
+        labels: Tensor,
+        *,
+        sample_weight: Tensor | None = None,
+        **settings: Any,
+    ) -> Self:
         """The sums of what is left of a prediction: its confidence, its class, and the true class."""
-        return cls.count(Batch.of_triples(confidence, predicted, labels), **settings)
+        return cls.count(Batch.of_triples(confidence, predicted, labels, sample_weight=sample_weight), **settings)
 
     def __add__(self, other: Tally) -> Self:
         if type(other) is not type(self):
@@ -149,54 +167,25 @@ class Tally:
         return cls(**values)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write to ``.safetensors``, or as text to ``.json``, whole or not at all; a later `load` may be added to."""
+        """Write a ``.safetensors`` file, whole or not at all; what is counted after a later `load` may be added."""
         meta = {"tally": type(self).__name__, "settings": json.dumps(self.settings())}
-        if _is_json(path):
-            lists = {name: [str(part.dtype), part.tolist()] for name, part in self.tensors().items()}
-            write_text(path, json.dumps({**meta, "tensors": lists}) + "\n")
-        else:
-            save_tensors(path, self.tensors(), meta)
+        save_tensors(path, self.tensors(), meta)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read what `save` wrote."""
-        if _is_json(path):
-            tensors, meta = _read_json(path)
-        else:
-            tensors, meta = load_tensors(path)
+        tensors, meta = load_tensors(path)
         if meta.get("tally") != cls.__name__:
-            raise InputError(f"{path} holds {meta.get('tally', 'no tally')}, but {cls.__name__} is called for")
+            raise InputError(f"{path}: expected a saved {cls.__name__}, got {meta.get('tally', 'no tally')}")
         try:
             return cls.restore(tensors, json.loads(meta["settings"]))
         except KeyError as error:
             raise InputError(f"{path} lacks {error}, so it is no {cls.__name__} of this version of acls") from error
 
 
-def ratio(total: Tensor | float, n: Tensor | int) -> float:
+def ratio(total: Tensor | float, n: Tensor | float) -> float:
     """A sum over n samples as their mean; NaN without samples."""
-    return float(total) / int(n) if n else float("nan")
-
-
-def _read_json(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            meta = json.load(file)
-        tensors = {
-            name: torch.tensor(values, dtype=getattr(torch, dtype.removeprefix("torch.")))
-            for name, (dtype, values) in meta.pop("tensors").items()
-        }
-    except FileNotFoundError as error:
-        raise InputError(f"there is no file {path}") from error
-    except (ValueError, KeyError, AttributeError) as error:
-        raise InputError(f"{path} is not a saved tally: {error}") from error
-    return tensors, meta
-
-
-def _is_json(path: str | os.PathLike[str]) -> bool:
-    suffix = os.path.splitext(path)[1]
-    if suffix not in (".json", ".safetensors"):
-        raise InputError(f"a tally is saved as .safetensors or .json, but {path} came")
-    return suffix == ".json"
+    return float(total) / float(n) if n else float("nan")
 
 
 def _tally_type(hint: Any) -> type[Tally] | None:

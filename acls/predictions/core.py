@@ -18,7 +18,7 @@ from acls.shapes import IGNORE_INDEX, check_logits, flatten_logits
 Kind = Literal["logits", "probs", "log_probs", "triples"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-_COLUMNS = ("scores", "labels", "confidence", "predicted", "group", "image")
+_COLUMNS = ("scores", "labels", "confidence", "predicted", "group", "image", "weight")
 
 ONE_TOLERANCE = 1e-3
 """How far one probability may lie above 1."""
@@ -53,6 +53,8 @@ class Predictions:
     """The names of the groups 0, 1, ...; empty where the numbers are the names."""
     image: Tensor | None = None
     """``(n,)`` int64: which image a pixel comes from; rows of one image are not independent."""
+    weight: Tensor | None = None
+    """``(n,)``, floating point: how often a row counts; None for once each. Files do not keep it."""
     meta: dict[str, str] = field(default_factory=dict)
     """Whatever should travel with the predictions: model, data set, commit."""
 
@@ -68,10 +70,10 @@ class Predictions:
             if self.scores is None or self.confidence is not None or self.predicted is not None:
                 raise InputError(f"kind {self.kind!r}: expected scores, and no confidence= or predicted=")
             _check_scores(self.scores, self.labels)
-        for name in ("labels", "group", "image"):
+        for name in ("labels", "group", "image", "weight"):
             column = getattr(self, name)
             if column is not None:
-                _check_column(name, column, self.labels.shape[0])
+                _check_column(name, column, self.labels.shape[0], floating=name == "weight")
 
     @classmethod
     def dense(

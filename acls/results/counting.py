@@ -53,6 +53,7 @@ class Counts:
     rows: int = 0
     n_classes: int | None = None
     has_images: bool = False
+    weighted: bool = False
     suite: Suite | None = None
     blocks: Blocks | None = None
     groups: dict[int, Counted] = field(default_factory=dict)
@@ -65,19 +66,18 @@ class Counts:
     def add(self, p: Predictions, *, by_group: bool = False) -> None:
         """Count a slice."""
         self.kind, self.n_classes, self.group_names = p.kind, p.n_classes, p.group_names
-        self.has_images = p.image is not None
+        self.has_images, self.weighted = p.image is not None, p.weight is not None
         if self.by_image is None:
             self.by_image = self.has_images
-        self.labels = (self.labels + _hash(p.labels, self.first + self.rows)) % 2**64
-        unit = self._units(p)
-        keep = self.compare or self.by_image or self.detailed
+        first = self.first + self.rows
+        self.labels = (self.labels + _hash(p.labels, first)) % 2**64
+        unit, units = self._unit_of_rows(p, first), self.unit != "row"
         if self.detailed:
-            self.mistakes = worst_mistakes(self.mistakes, p, self.first + self.rows, self.ignore_index)
+            self.mistakes = worst_mistakes(self.mistakes, p, first, self.ignore_index)
             self.meta = p.meta
-        suite, blocks = self._count(p, unit, first=self.first + self.rows, keep=keep, redraw=not self.by_image)
+        found = self._count(p, unit, first=first, keep=self.compare or units or self.detailed, redraw=not units)
+        self.suite, self.blocks = _joined(None if self.suite is None else (self.suite, self.blocks), found)
         self.rows += len(p)
-        self.suite = suite if self.suite is None else self.suite + suite
-        self.blocks = blocks if self.blocks is None or blocks is None else self.blocks + blocks
         if not by_group:
             return
         if p.group is None:
@@ -86,7 +86,7 @@ class Counts:
         many = len(self.groups.keys() | set(codes)) > GROUPED_IMAGES
         for code in codes:
             inside = p.group == code
-            found = self._count(p[inside], unit[inside], first=0, keep=self.by_image and not many, redraw=False)
+            found = self._count(p[inside], unit[inside], first=0, keep=units and not many, redraw=False)
             self.groups[code] = _joined(self.groups.get(code), found)
         if many:
             self.groups = {code: (suite, None) for code, (suite, _) in self.groups.items()}
@@ -107,6 +107,7 @@ class Counts:
             self,
             rows=self.rows + other.rows,
             has_images=self.has_images or other.has_images,
+            weighted=self.weighted or other.weighted,
             suite=_sum(self.suite, other.suite),
             blocks=_sum(self.blocks, other.blocks),
             groups=groups,
@@ -130,21 +131,25 @@ class Counts:
             details = Details(self.mistakes, None if self.blocks is None else resample(self.blocks), self.meta)
         return replace(whole, groups=groups, rows=self.rows, has_images=self.has_images, details=details)
 
+    @property
+    def unit(self) -> str:
+        """What is independent: rows, the images that they are pixels of, or rows that do not count alike."""
+        return "image" if self.by_image else "weighted row" if self.weighted else "row"
+
     def empty_groups(self) -> list[str]:
         """The names of the groups whose rows are all ignored."""
         return [self._group_name(code) for code in sorted(self.groups) if not self.groups[code][0].n]
 
     def _result(self, suite: Suite, blocks: Blocks | None, draws: int, *, intervals: bool) -> Result:
         summary = suite.summary()
-        units = blocks if self.by_image else None
-        known: dict[str, Estimate] = {}
-        if intervals and (not self.by_image or (units is not None and units.used > 1)):
+        rows, known, tested = self.unit == "row", dict[str, Estimate](), None
+        units = None if rows else blocks
+        if intervals and (rows or (units is not None and units.used > 1)):
             known = estimates(suite, units)
-        tested = None
-        if not self.by_image or (units is not None and units.used > 3):
+        if rows or (units is not None and units.used > 3):
             tested = calibration(suite, units, replicates=draws, smooth=draws > FEW_DRAWS or not self.groups)
         return Result(
-            n=suite.n,
+            n=suite.confidences.rows,
             estimates={
                 name: known.get(name) or Estimate(value)
                 for name, value in summary.items()
@@ -154,20 +159,20 @@ class Counts:
             tests=tested.tests if tested else {},
             p=tested.p if tested else None,
             bounds={name: bound for name in summary if (bound := summary.get(f"{name}_bound", 0.0)) > 0},
-            unit="image" if self.by_image else "row",
+            unit=self.unit,
             suite=suite,
             blocks=blocks,
             labels=self.labels,
             kind=self.kind,
-            rows=suite.n,
+            rows=suite.confidences.rows,
         )
 
     def _group_name(self, code: int) -> str:
         return self.group_names[code] if self.group_names else str(code)
 
-    def _units(self, p: Predictions) -> Tensor:
+    def _unit_of_rows(self, p: Predictions, first: int) -> Tensor:
         if not self.by_image:
-            return torch.arange(self.first + self.rows, self.first + self.rows + len(p))
+            return torch.arange(first, first + len(p))
         if p.image is None:
             raise InputError("there is no image to go by: name its column, as in --image NAME")
         return p.image
@@ -202,7 +207,8 @@ def evaluate(
 
     Every metric with its debiased estimate, interval and noise floor, and one p of "this model is calibrated".
     ``by_group=True`` adds the result of each group, ``by_image=True`` takes images rather than rows as independent,
-    ``compare=True`` keeps what `differences` needs; see `Counts`.
+    ``compare=True`` keeps what `differences` needs; see `Counts`. Where the predictions have weights, variances are
+    those from row to row, and there are no floors.
 
     >>> p = Predictions(torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 0, 1]), kind="logits")
     >>> round(evaluate(p)["accuracy"], 3)
@@ -224,6 +230,8 @@ def measure(
     meters: dict[str, Meter] | None = None
     for batch in batches:
         p = batch.labelled(ignore_index)
+        if p.weight is not None:
+            raise InputError("protocols are those of published numbers, of rows of equal weight: leave the weights out")
         if meters is None:
             fit = [one for one in protocols if _fits(one, p)]
             if len(fit) < len(protocols) and not skip_unfit:
@@ -255,9 +263,9 @@ def _hash(labels: Tensor, first: int) -> int:
 
 def _batch(p: Predictions) -> Batch:
     if p.scores is None:
-        return Batch.of_triples(*p.top(), p.labels)
+        return Batch.of_triples(*p.top(), p.labels, sample_weight=p.weight)
     assert p.kind != "triples"
-    return Batch.of(p.scores, p.labels, kind=p.kind)
+    return Batch.of(p.scores, p.labels, kind=p.kind, sample_weight=p.weight)
 
 
 def _fits(protocol: Protocol, p: Predictions) -> bool:

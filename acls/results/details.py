@@ -62,10 +62,10 @@ def resample(blocks: Blocks) -> Resampled:
     random = torch.Generator().manual_seed(0)
     ones = torch.ones(RESAMPLES, blocks.cells.shape[0], dtype=torch.float64)
     weights = torch.poisson(ones, generator=random)
-    units = blocks.cells[..., 0].sum(1)
+    units = blocks.units
     while blocks.used and bool((empty := weights @ units.cpu() == 0).any()):
         weights[empty] = torch.poisson(ones[empty], generator=random)
-    return Resampled(blocks.totals(weights.to(blocks.cells)).metrics(smooth=False), units)
+    return Resampled(blocks.metrics(weights.to(blocks.cells)), units)
 
 
 def worst_mistakes(worst: tuple[Mistake, ...], p: Predictions, first: int, ignore_index: int) -> tuple[Mistake, ...]:

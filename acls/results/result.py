@@ -10,7 +10,7 @@ from typing import Any
 from acls.errors import InputError, require
 from acls.metrics import Blocks, Suite
 from acls.metrics.catalogue import CATALOGUE, names
-from acls.metrics.decision import Decision, decide_counted
+from acls.metrics.decision import Decision, decide
 from acls.metrics.estimates import Estimate
 from acls.metrics.significance import Floor, Test
 from acls.results.details import Details
@@ -94,7 +94,7 @@ class Result:
         if self.suite is None or (self.unit == "image" and self.blocks is None):
             raise InputError("a stored result has no confidences: evaluate the predictions again to choose a threshold")
         units = self.blocks if self.unit == "image" else None
-        return decide_counted(self.suite.confidences, units, max_error=max_error, level=level)
+        return decide(self.suite.confidences, units, max_error=max_error, level=level)
 
     def __repr__(self) -> str:
         shown = [CATALOGUE[name].phrase(self[name]) for name in names(1, among=self.estimates)]

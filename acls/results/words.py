@@ -61,7 +61,7 @@ def _of_result(result: Result) -> Verdict:
     else:
         off = result.p < LEVEL
         how = f"p {show_p(result.p)}"
-    n = f"n = {result.n:,}" if result.unit == "row" else f"so many {result.unit}s"
+    n = f"so many {result.unit}s" if result.unit == "image" else f"n = {result.n:,}"
     if off:
         return Verdict(True, result.p, f"Miscalibrated, {direction(result)} ({how}): {means}{size}.")
     return Verdict(False, result.p, f"No miscalibration beyond chance at {n} ({how}): {means}{size}.")
@@ -92,6 +92,8 @@ def remarks(result: Result) -> list[str]:
     found += [f"{metric(name).label}: {one.note}." for name, one in result.estimates.items() if one.note]
     if result.unit == "image":
         found.append("Images are taken to be independent, their rows are not; there are no noise floors for that.")
+    elif result.unit == "weighted row":
+        found.append("Rows are weighted, and vary as they are seen to; there are no noise floors for that.")
     elif result.has_images:
         found.append("All this takes rows as independent; those of one image are not: --by image goes by images.")
     return found

@@ -194,7 +194,7 @@ def _measure(
     return Condition(
         corruption=name,
         severity=severity,
-        n=plain.n,
+        n=plain.confidences.rows,
         accuracy=plain.bins.summary()["accuracy"],
         nll=plain.proper.summary()["nll"],
         ece=plain.bins.ece,

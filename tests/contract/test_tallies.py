@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acls.errors import InputError
-from acls.metrics import TALLIES, blocks, quantiles
+from acls.metrics import TALLIES, confidences, resampling
 from tests.metrics.made import logits_and_labels
 
 ALL = sorted(TALLIES)
@@ -37,7 +37,7 @@ def same(one, other, tolerance=1e-12):
 def few_blocks():
     """The same code on fewer blocks is faster."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "BLOCKS", 32)
+        patch.setattr(resampling, "BLOCKS", 32)
         yield
 
 
@@ -45,7 +45,7 @@ def few_blocks():
 def memory(request, monkeypatch):
     """Small sets are kept one by one; with no room for that, they must merge as large ones do."""
     if request.param == "histogram":
-        monkeypatch.setattr(quantiles, "EXACT", 8)
+        monkeypatch.setattr(confidences, "EXACT", 8)
     return request.param
 
 
@@ -78,6 +78,49 @@ def test_order_and_batch_size_change_nothing(name, options, memory):
         same(whole, sum(counted(name, z, y, **options) for z, y in parts).summary())
 
 
+@pytest.mark.parametrize(("name", "options"), WITH_OPTIONS, ids=IDS)
+def test_whole_weights_equal_repeated_rows_in_every_metric(name, options, memory):
+    if name == "Redraws":
+        pytest.skip("draws have no weights")
+    logits, labels = logits_and_labels(101, 5)
+    logits[20:40] = logits[0]  # ties
+    weight = torch.randint(0, 4, (101,), generator=torch.Generator().manual_seed(1))
+    repeated = counted(name, logits.repeat_interleave(weight, 0), labels.repeat_interleave(weight), **options)
+    weighted = counted(name, logits, labels, sample_weight=weight, **options)
+    same(repeated.summary(), weighted.summary(), 1e-9)
+    parts = [
+        counted(name, logits[rows], labels[rows], sample_weight=weight[rows].double(), **options)
+        for rows in (slice(0, 30), slice(30, 101))
+    ]
+    same(weighted.summary(), sum(parts).summary())
+
+
+@pytest.mark.parametrize(("name", "options"), WITH_OPTIONS, ids=IDS)
+def test_only_the_ratios_of_fractional_weights_matter(name, options, memory):
+    logits, labels = logits_and_labels(101, 5)
+    weight = torch.rand(101, generator=torch.Generator().manual_seed(1)).double()
+    one = counted(name, logits, labels, sample_weight=weight, **options).summary()
+    other = counted(name, logits, labels, sample_weight=weight / 1000, **options).summary()
+    equal = counted(name, logits, labels, sample_weight=torch.full((101,), 0.01), **options).summary()
+    plain = counted(name, logits, labels, **options).summary()
+    for summary in (one, other, equal, plain):
+        summary.pop("n", None)
+    same(one, other, 1e-6)
+    if name != "Blocks":  # whose cells are coarse, so that bins of equal mass are cut elsewhere
+        same({metric: plain[metric] for metric in equal}, equal, 1e-6)
+
+
+def test_weights_are_checked():
+    logits, labels = logits_and_labels(5, 3)
+    for wrong, told in ((-1.0, "0 or more, got -1"), (float("nan"), "got nan"), (float("inf"), "got inf")):
+        with pytest.raises(InputError, match=f"sample_weight.*{told}"):
+            counted("Suite", logits, labels, sample_weight=[1, 1, 1, 1, wrong])
+    with pytest.raises(InputError, match=r"one value per sample, shape \(5,\), got \(4,\)"):
+        counted("Suite", logits, labels, sample_weight=[1, 1, 1, 1])
+    with pytest.raises(InputError, match="weighted is True in one, False in the other"):
+        counted("Suite", logits, labels, sample_weight=torch.ones(5)) + counted("Suite", logits, labels)
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_accumulators_are_wide(name, memory):
     logits, labels = logits_and_labels(50, 3, dtype=torch.float32)
@@ -87,7 +130,7 @@ def test_accumulators_are_wide(name, memory):
         assert field in kept_one_by_one or tensor.dtype in (torch.int64, torch.float64), field
 
 
-@pytest.mark.parametrize("suffix", [".safetensors", ".json"])
+@pytest.mark.parametrize("suffix", [".safetensors"])
 @pytest.mark.parametrize(("name", "options"), WITH_OPTIONS, ids=IDS)
 def test_a_saved_tally_goes_on_where_it_stopped(name, options, suffix, memory, tmp_path):
     logits, labels = logits_and_labels(60, 4)
@@ -111,10 +154,10 @@ def test_what_is_no_such_tally_is_refused(name, tmp_path):
     tally = counted(name, logits, labels)
     with pytest.raises(TypeError):
         tally + 1.0
-    tally.save(tmp_path / "tally.json")
+    tally.save(tmp_path / "tally.safetensors")
     other = next(one for one in ALL if one != name)
-    with pytest.raises(InputError, match=f"holds {name}"):
-        TALLIES[other].load(tmp_path / "tally.json")
+    with pytest.raises(InputError, match=f"got {name}"):
+        TALLIES[other].load(tmp_path / "tally.safetensors")
     if TALLIES[name].whole:
         with pytest.raises(InputError, match="needs the scores of every class"):
             TALLIES[name].of_triples(torch.rand(3), torch.zeros(3).long(), torch.zeros(3).long())
@@ -133,7 +176,7 @@ SIZES = (37, 64)  # that do not divide
 
 
 def _one_of_two(rank, folder, limit):
-    quantiles.EXACT = limit
+    confidences.EXACT = limit
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
     torch.set_num_threads(1)
     logits, labels = logits_and_labels(sum(SIZES), 5)
@@ -147,7 +190,7 @@ def _one_of_two(rank, folder, limit):
 
 @pytest.mark.parametrize("limit", [8, 1 << 20], ids=["histogram", "exact"])
 def test_two_processes_equal_one(limit, monkeypatch):
-    monkeypatch.setattr(quantiles, "EXACT", limit)
+    monkeypatch.setattr(confidences, "EXACT", limit)
     logits, labels = logits_and_labels(sum(SIZES), 5)
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(_one_of_two, args=(folder, limit), nprocs=2)

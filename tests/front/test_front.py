@@ -39,6 +39,32 @@ def test_the_numbers_are_those_of_the_command(tmp_path, capsys):
     assert acls.evaluate(tmp_path / "p.npz")["ece"] == pytest.approx(result["ece"], abs=1e-9)
 
 
+def test_weights_change_the_values_and_leave_no_number_that_does_not_hold():
+    weight = np.random.default_rng(1).lognormal(0, 1, 400)
+    result = acls.evaluate(PROBS, LABELS, kind="probs", sample_weight=weight)
+    right = PROBS.argmax(1) == LABELS
+    assert result["accuracy"] == pytest.approx(np.average(right, weights=weight))
+    assert (result.n, result.unit, result.floors) == (400, "weighted row", {})
+    plain = acls.evaluate(PROBS, LABELS, kind="probs")
+    for name in ("accuracy", "nll", "ece"):
+        (low, high), ends = result.intervals[name], plain.intervals[name]
+        assert high - low > 1.2 * (ends[1] - ends[0]), name  # (Σw)² / Σw² is 400 / e
+    assert not {"ks", "smece", "classwise_ece", "rmsce", "mce"} & result.intervals.keys()
+    assert "needs independent rows of equal weight" in result.estimates["ks"].note
+    assert result.p < 0.01
+    scaled = acls.evaluate(PROBS, LABELS, kind="probs", sample_weight=weight / 1e4)
+    assert scaled.intervals["ece"] == pytest.approx(result.intervals["ece"], rel=1e-5)
+    twice = acls.evaluate(PROBS, LABELS, kind="probs", sample_weight=np.arange(400) % 3, group=np.arange(400) % 2)
+    rows = np.repeat(np.arange(400), np.arange(400) % 3)
+    repeated = acls.evaluate(PROBS[rows], LABELS[rows], kind="probs", group=rows % 2)
+    assert twice.values == pytest.approx(repeated.values, rel=1e-6)
+    assert twice.groups["1"].values == pytest.approx(repeated.groups["1"].values, rel=1e-6)
+    with pytest.raises(InputError, match="sample_weight: expected finite numbers of 0 or more, got -1"):
+        acls.evaluate(PROBS, LABELS, kind="probs", sample_weight=np.full(400, -1.0))
+    with pytest.raises(InputError, match="equal weight"):
+        result.decide(0.1)
+
+
 def test_nothing_is_taken_for_logits_that_could_be_probabilities():
     for ask in (acls.evaluate, acls.calibrate):
         with pytest.raises(InputError, match='kind="probs"'):

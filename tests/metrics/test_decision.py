@@ -7,9 +7,10 @@ import torch
 from scipy import stats
 
 from acls.errors import InputError
-from acls.metrics import Blocks, Suite
+from acls.metrics import Blocks, Confidences
 from acls.metrics.batch import Batch
-from acls.metrics.decision import _binomial, decide, decide_cells, decide_counted
+from acls.metrics.decision import Decision, _binomial
+from acls.metrics.decision import decide as decide_counted
 
 POPULATIONS = {
     # The error rate at confidence c: smooth, with a step right at the bound, and worst at the very top.
@@ -17,6 +18,15 @@ POPULATIONS = {
     "step": lambda c: torch.where(c > 0.5, 0.03, 0.5),
     "bad top": lambda c: torch.where(c > 0.97, 0.2, torch.where(c > 0.4, 0.02, 0.4)),
 }
+
+
+def decide(
+    confidence: torch.Tensor, right: torch.Tensor, *, max_error: float, unit: torch.Tensor | None = None
+) -> Decision:
+    """The decision for (confidence, hit) pairs."""
+    batch = Batch.of_triples(confidence, torch.ones(len(confidence)).long(), right.long())
+    blocks = None if unit is None else Blocks.count(batch, unit=unit)
+    return decide_counted(Confidences.count(batch), blocks, max_error=max_error)
 
 
 def _risk(error_at: torch.Tensor, grid: torch.Tensor, threshold: float) -> float:
@@ -92,26 +102,25 @@ def test_cells_of_a_histogram_and_rows_decide_alike() -> None:
     assert rows.threshold is not None
     assert rows.accepted == int((c >= rows.threshold).sum())
     # The same rows in steps of 1/100: the threshold is a step, and everything at it is accepted.
-    steps = (c * 100).floor() / 100
-    lower, place = steps.unique(return_inverse=True)
-    count = torch.bincount(place).double().flip(0)[None]
-    wrong = torch.bincount(place, weights=(~right).double()).flip(0)[None]
-    assert decide_cells(lower.flip(0), count, wrong, max_error=0.05) == decide(steps, right, max_error=0.05)
+    stepped = decide((c * 100).floor() / 100, right, max_error=0.05)
+    assert stepped.accepted == int((c >= stepped.threshold).sum())
+    counted = Confidences.of_triples(c, torch.ones(3000).long(), right.long())
+    table = decide_counted(Confidences.of_histogram(counted.histogram()), max_error=0.05)
+    assert (table.accepted, table.wrong) == (rows.accepted, rows.wrong)
+    assert table.threshold == pytest.approx(rows.threshold, abs=1e-4)
 
 
-def test_what_was_counted_decides_as_its_rows_do() -> None:
+def test_thresholds_of_units_are_edges_of_cells_and_hold_what_they_say() -> None:
     random = torch.Generator().manual_seed(0)
     image = torch.arange(100).repeat_interleave(60)
     p = 0.5 + 0.5 * torch.rand(6000, generator=random, dtype=torch.float64)
     right = torch.rand(6000, generator=random) < p**0.2
-    batch = Batch.of(torch.stack([p, 1 - p], 1), (~right).long(), kind="probs")
-    assert decide_counted(Suite.count(batch).confidences, max_error=0.08) == decide(p, right, max_error=0.08)
-    counted = decide_counted(Suite.count(batch).confidences, Blocks.count(batch, unit=image), max_error=0.08)
-    rows = decide(p, right, max_error=0.08, unit=image)
+    counted, rows = decide(p, right, max_error=0.05, unit=image), decide(p, right, max_error=0.05)
     assert counted.threshold is not None
-    assert rows.threshold is not None
     assert counted.accepted == int((p >= counted.threshold).sum())
-    assert abs(counted.share - rows.share) < 0.1  # its thresholds are the edges of cells
+    assert counted.wrong == int((~right & (p >= counted.threshold)).sum())
+    assert 0.2 < rows.share < 1
+    assert abs(counted.share - rows.share) < 0.1
 
 
 def test_ties_are_accepted_together_or_not_at_all() -> None:
@@ -129,7 +138,8 @@ def test_the_sentence_says_threshold_share_and_bound() -> None:
 def test_what_cannot_be_decided_is_refused() -> None:
     with pytest.raises(InputError, match="between 0 and 1, got 2"):
         decide(torch.rand(5), torch.ones(5), max_error=2)
-    with pytest.raises(InputError, match=r"got \(5,\) and \(4,\)"):
-        decide(torch.rand(5), torch.ones(4), max_error=0.1)
+    weighted = Confidences.of_triples(torch.rand(5), *torch.ones(2, 5).long(), sample_weight=torch.rand(5))
+    with pytest.raises(InputError, match="equal weight"):
+        decide_counted(weighted, max_error=0.1)
     with pytest.raises(InputError, match="got none"):
         decide(torch.rand(0), torch.ones(0), max_error=0.1)

@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acls.errors import InputError
-from acls.metrics import Bins, Blocks, Confidences, Suite, quantiles
+from acls.metrics import Bins, Blocks, Confidences, Suite
+from acls.metrics import confidences as kept
 from acls.metrics.batch import Batch
 from acls.metrics.bins import bin_of
-from acls.metrics.cells import adaptive_ece, cell_edges, cell_of, ks_error
-from acls.metrics.ranking import aurc, auroc
+from acls.metrics.cells import Cells, cell_edges, cell_of
+from acls.metrics.ordered import adaptive_ece, aurc, auroc, ks_error
 from tests.metrics.made import as_triples, confidences, logits_and_labels
 from tests.reference import metrics as oracle
 
@@ -97,7 +98,7 @@ def test_half_precision_is_widened_first(dtype):
 
 def test_what_cannot_be_counted_is_told():
     logits, labels = logits_and_labels(20, 3)
-    with pytest.raises(InputError, match=r"row 0 has a largest probability of .*kind='logits'"):
+    with pytest.raises(InputError, match=r"expected probs within 0\.\.1, got .* of row 0: pass kind='logits'"):
         Suite.of(logits.abs() + 2, labels, kind="probs")
     with pytest.raises(InputError, match="did you mean 'logits'"):
         Suite.of(logits, labels, kind="logit")
@@ -107,7 +108,7 @@ def test_what_cannot_be_counted_is_told():
         Suite.of(logits, labels + 7)
     with pytest.raises(InputError, match="shape"):
         Suite.of_triples(torch.rand(3), torch.zeros(4).long(), torch.zeros(3).long())
-    with pytest.raises(InputError, match=r"row 1 has a largest probability of 1\.5"):
+    with pytest.raises(InputError, match=r"expected confidences within 0\.\.1, got 1\.5 as the largest of row 1"):
         Suite.of_triples(torch.tensor([0.5, 1.5]), torch.zeros(2).long(), torch.zeros(2).long())
     with pytest.raises(InputError, match="row 1 holds NaN"):
         Suite.of_triples(torch.tensor([0.5, torch.nan]), torch.zeros(2).long(), torch.zeros(2).long())
@@ -117,9 +118,7 @@ def test_what_cannot_be_counted_is_told():
         Suite.of(logits, labels) + Suite.of(*logits_and_labels(5, 4))
     with pytest.raises(InputError, match="classwise is present in one, absent in the other"):
         Suite.of(logits, labels, classwise=True) + Suite.of(logits, labels)
-    with pytest.raises(InputError, match=r"\.safetensors or \.json"):
-        Suite.of(logits, labels).save("suite.pkl")
-    with pytest.raises(InputError, match="one value a sample"):
+    with pytest.raises(InputError, match=r"one value per sample, shape \(20,\), got \(7,\)"):
         Blocks.of(logits, labels, unit=torch.arange(7))
 
 
@@ -135,13 +134,13 @@ def test_a_row_is_named_by_its_place_before_ignoring():
 
 def test_broken_files_are_told(tmp_path):
     logits, labels = logits_and_labels(20, 3)
-    Suite.of(logits, labels).save(tmp_path / "suite.json")
-    text = (tmp_path / "suite.json").read_text()
-    (tmp_path / "half.json").write_text(text[: len(text) // 2])
-    with pytest.raises(InputError, match="is not a saved tally"):
-        Suite.load(tmp_path / "half.json")
+    Suite.of(logits, labels).save(tmp_path / "suite.safetensors")
+    whole = (tmp_path / "suite.safetensors").read_bytes()
+    (tmp_path / "half.safetensors").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match="is not a whole safetensors file"):
+        Suite.load(tmp_path / "half.safetensors")
     with pytest.raises(InputError, match="there is no file"):
-        Suite.load(tmp_path / "absent.json")
+        Suite.load(tmp_path / "absent.safetensors")
 
 
 def test_cells_are_in_order_and_within_their_edges():
@@ -166,11 +165,11 @@ def test_the_exact_value_is_within_the_bound(cells, ties, seed, n):
     confidence, right = confidences(n, seed=seed, ties=ties)
     exact = Confidences.of_triples(*as_triples(confidence, right))
     signed = torch.where(torch.tensor(right) > 0, torch.tensor(confidence), -torch.tensor(confidence))[:, None]
-    coarse = Confidences.of_histogram(quantiles._histogram(signed, cells))
+    coarse = Confidences.of_histogram(kept._histogram(signed, 1, cells))
     lower, upper = cell_edges(cells)
     table = coarse.table
     assert table is not None
-    rough = quantiles.Cells(*table, lower, upper)
+    rough = Cells(*table, lower, upper)
     fine = exact.cells()
     measures = {
         "aece": lambda c: adaptive_ece(c, 15),
@@ -195,7 +194,7 @@ def test_smooth_ece_from_the_histogram_is_within_its_bound():
 
 
 def test_state_is_bounded_and_the_result_says_how_exact_it_is(monkeypatch):
-    monkeypatch.setattr(quantiles, "EXACT", 1000)
+    monkeypatch.setattr(kept, "EXACT", 1000)
     total = None
     for seed in range(40):
         confidence, right = confidences(500, seed=seed)
@@ -203,10 +202,10 @@ def test_state_is_bounded_and_the_result_says_how_exact_it_is(monkeypatch):
         total = suite if total is None else total + suite
         held = sum(part.nbytes for part in total.confidences.parts)
         held += 0 if total.confidences.table is None else total.confidences.table.nbytes
-        assert held <= 8 * 1000 + 24 * quantiles.CELLS
+        assert held <= 8 * 1000 + 24 * kept.CELLS
     summary = total.summary()
     assert 0 < summary["aece_bound"] < 1e-3
-    assert 24 * quantiles.CELLS + 8 * (1 << 20) < 16e6, "at most 16 MB for any number of samples"
+    assert 24 * kept.CELLS + 8 * (1 << 20) < 16e6, "at most 16 MB for any number of samples"
 
 
 def test_batches_slice_like_their_rows():

@@ -88,6 +88,26 @@ def test_json_has_every_number_with_interval_and_floor(tmp_path, numbers):
     assert {key: found[key] for key in KEYS} == pytest.approx({key: expected[key] for key in KEYS})
 
 
+def test_json_keeps_its_keys(tmp_path, numbers):
+    p = make(200, 10)
+    p.save(tmp_path / "p.npz")
+    Predictions(3 * p.scores, p.labels, "logits").save(tmp_path / "q.npz")
+    both = numbers(tmp_path / "p.npz", tmp_path / "q.npz")
+    assert both.keys() == {"files", "comparisons"}
+    for found in both["files"]:
+        assert found.keys() >= {"file", "kind", "bins", "n", *KEYS, "top5", "auroc", "aurc", "confidence"}
+        assert found.keys() >= {"debiased", "intervals", "floors", "bounds", "tests", "notes", "unit", "verdict"}
+        assert found["verdict"].keys() == {"miscalibrated", "p", "text"}
+        assert {"statistic", "p"} == found["tests"]["spiegelhalter"].keys() == found["tests"]["ks"].keys()
+        assert found["floors"]["ece"].keys() == {"mean", "low", "high"}
+        assert found["intervals"].keys() <= found["debiased"].keys()
+        assert found["intervals"].keys().isdisjoint({"mce", *found["floors"]} - found["debiased"].keys())
+    (compared,) = both["comparisons"]
+    assert compared.keys() == {"file", "against", "differences"}
+    assert compared["differences"]["ece"].keys() == {"difference", "low", "high", "p"}
+    assert compared["differences"]["mce"]["p"] is None
+
+
 def test_the_table_shows_percent_with_two_decimals(tmp_path, evaluate):
     p = make(500, 10)
     p.save(tmp_path / "p.npz")

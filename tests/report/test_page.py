@@ -74,7 +74,7 @@ def test_every_number_of_bins_offered_gives_the_packages_own_errors(dtype, round
 
 
 def test_sums_of_more_samples_than_are_kept_one_by_one_stay_close(monkeypatch):
-    monkeypatch.setattr("acls.metrics.quantiles.EXACT", 100)
+    monkeypatch.setattr("acls.metrics.confidences.EXACT", 100)
     p = predictions(n=3000)
     suite = Suite.of(p.scores, p.labels)
     assert suite.confidences.table is not None

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from acls.metrics.bins import edges
 from acls.metrics.classwise import ClasswiseBins
-from acls.metrics.quantiles import Confidences
+from acls.metrics.confidences import Confidences
 
 OFFERED = (5, 10, 15, 20, 25, 30, 50)
 """Numbers of bins that a reader can choose."""

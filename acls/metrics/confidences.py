@@ -1,7 +1,7 @@
 """What depends on the order of confidences: kept exactly while that is cheap, in cells of fixed memory beyond.
 
 `Confidences` keeps every (confidence, hit) pair up to `EXACT` of them. Beyond that it keeps a histogram of `CELLS`
-cells with exact counts and exact sums a cell, equally wide in the fourth root of the distance to the nearer end of
+cells with exact counts and exact sums per cell, equally wide in the fourth root of the distance to the nearer end of
 [0, 1]: the cells are finest where networks put their confidence, at 1. Which of the two it is depends on the number of
 samples alone, so the result does not depend on how they were split into batches or processes.
 """
@@ -19,8 +19,8 @@ from torch import Tensor
 from acls.distributed import all_gather, all_reduce, world
 from acls.metrics.batch import Batch
 from acls.metrics.bins import BINS, Reliability
-from acls.metrics.cells import Cells, adaptive_ece, cell_edges, cell_of, ks_error
-from acls.metrics.ranking import aurc, auroc
+from acls.metrics.cells import Cells, cell_edges, cell_of
+from acls.metrics.ordered import adaptive_ece, aurc, auroc, ks_error
 from acls.metrics.smooth import smooth_ece
 from acls.metrics.tally import Tally
 
@@ -39,24 +39,29 @@ class PairTally(Tally):
     """Columns of (probability, event) pairs: one by one while at most `EXACT`, as a histogram beyond."""
 
     parts: tuple[Tensor, ...]
-    """``(n, columns)`` each; a probability carries a minus sign where its event did not happen (so -0.0 exists)."""
+    """``(n, columns)`` each; a probability carries a minus sign where its event did not happen (so -0.0 exists). With
+    weights there is one column more, the weight of the row."""
     columns: int
+    weighted: bool = False
     table: Tensor | None = None
     """``(3, columns, cells)`` float64: counts (exact up to 2^53), sums of probabilities, events."""
     in_table: int = 0
     """Rows that the table holds; those in `parts` come on top."""
 
     @classmethod
-    def keep(cls, signed: Tensor) -> Self:
+    def keep(cls, signed: Tensor, weight: Tensor | None = None, **settings: Any) -> Self:
         """The pairs of one batch."""
-        return cls((signed,), signed.shape[1])._settle()
+        columns = signed.shape[1]
+        if weight is not None:
+            signed = torch.cat([signed.double(), weight.double()[:, None]], 1)
+        return cls((signed,), columns, weight is not None, **settings)._settle()
 
     @property
-    def n(self) -> int:
+    def rows(self) -> int:
         return self.in_table + sum(part.shape[0] for part in self.parts)
 
     @property
-    def cells_a_column(self) -> int:
+    def cells_per_column(self) -> int:
         return max(2, CELLS // self.columns // 2 * 2)
 
     def __add__(self, other: Tally) -> Self:
@@ -64,16 +69,14 @@ class PairTally(Tally):
             return NotImplemented
         self._agree(other, except_for=("parts", "table", "in_table"))
         both = dataclasses.replace(self, parts=_join(self.parts + other.parts), in_table=self.in_table + other.in_table)
-        if self.table is not None and other.table is not None:
-            both = dataclasses.replace(both, table=self.table + other.table)
-        elif other.table is not None:
-            both = dataclasses.replace(both, table=other.table)
+        if other.table is not None:
+            both = dataclasses.replace(both, table=other.table if self.table is None else self.table + other.table)
         return both._settle()
 
     def all_reduce(self) -> Self:
         if world() == 1:
             return self
-        mine = torch.tensor([self.n, self.table is not None], device=self._device())
+        mine = torch.tensor([self.rows, self.table is not None], device=self._device())
         total, tables = all_reduce(mine).tolist()
         if tables == 0 and total * self.columns <= EXACT:
             return dataclasses.replace(self, parts=(all_gather(self._pairs().double()),))
@@ -92,7 +95,7 @@ class PairTally(Tally):
 
     def settings(self) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in self._fields() if name not in ("parts", "table", "in_table")}
-        return {**own, "in_table": 0 if self.table is None else self.n, "cells": self.cells_a_column}
+        return {**own, "in_table": 0 if self.table is None else self.rows, "cells": self.cells_per_column}
 
     @classmethod
     def restore(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Self:
@@ -113,22 +116,33 @@ class PairTally(Tally):
     @classmethod
     def of_histogram(cls, table: Tensor) -> Self:
         """Undo `histogram`: what was kept one by one is in cells from now on."""
-        return cls((), table.shape[1], table, int(table[0, 0].sum()))
+        return cls((), table.shape[1], table=table, in_table=int(table[0, 0].sum()))
 
     def cells(self) -> Cells:
-        """The samples in order: a cell each while they are kept one by one, with ties sharing their hits equally."""
+        """The samples in order: a cell each while they are kept one by one, with ties sharing their hits equally.
+
+        Weights that are no whole numbers are scaled to a mean of 1, so that only their ratios matter.
+        """
         if self.table is None:
-            return _sorted_cells(self._pairs().T.contiguous())
-        table = self.histogram()
-        used = (table[0] > 0).any(0)  # cells that no column uses only cost time
-        lower, upper = (edge[used] for edge in cell_edges(self.cells_a_column, table.device))
-        count, probability, event = table[..., used]
-        return Cells(count, probability, event, lower, upper)
+            pairs = self._pairs()
+            signed, weight = pairs[:, : self.columns].T.contiguous(), pairs[:, self.columns :].T
+            cells = _sorted_cells(signed, weight if self.weighted else None)
+        else:
+            table = self.histogram()
+            used = (table[0] > 0).any(0)  # cells that no column uses only cost time
+            count, probability, event = table[..., used]
+            lower, upper = (edge[used] for edge in cell_edges(self.cells_per_column, table.device))
+            cells = Cells(count, probability, event, lower, upper)
+        if not self.weighted or cells.integral:
+            return cells
+        scale = self.rows / float(cells.n[0])
+        parts = {name: scale * getattr(cells, name) for name in ("count", "confidence", "right")}
+        return dataclasses.replace(cells, **parts)
 
     def _pairs(self) -> Tensor:
         if len(self.parts) == 1:
             return self.parts[0]
-        return torch.cat(self.parts) if self.parts else torch.empty(0, self.columns, device=self._device())
+        return torch.cat(self.parts) if self.parts else torch.empty(0, self.columns + self.weighted).to(self._device())
 
     def _device(self) -> torch.device:
         holders = (*self.parts, self.table)
@@ -136,17 +150,17 @@ class PairTally(Tally):
 
     def _settle(self) -> Self:
         """Move pairs to the histogram once there are too many: few and large moves, as each touches every cell."""
-        waiting = (self.n - self.in_table) * self.columns
+        waiting = (self.rows - self.in_table) * self.columns
         return self._folded() if waiting > EXACT else self
 
     def _folded(self) -> Self:
         """Everything in the histogram."""
         if not self.parts and self.table is not None:
             return self
-        table = _histogram(self._pairs(), self.cells_a_column)
+        table = _histogram(self._pairs(), self.columns, self.cells_per_column)
         if self.table is not None:
             table += self.table
-        return dataclasses.replace(self, parts=(), table=table, in_table=self.n)
+        return dataclasses.replace(self, parts=(), table=table, in_table=self.rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,22 +170,28 @@ class Confidences(PairTally):
     @classmethod
     def count(cls, batch: Batch) -> Confidences:
         top = batch.top
-        return cls.keep(torch.where(top.right, top.confidence, -top.confidence)[:, None])
+        return cls.keep(torch.where(top.right, top.confidence, -top.confidence)[:, None], batch.weight)
+
+    @property
+    def n(self) -> float:
+        """The number of samples, an int; with weights their sum."""
+        return float(self.cells().n[0]) if self.weighted else self.rows
 
     def reliability(self, bins: int = BINS) -> Reliability:
         """The rows of a reliability diagram with bins of equal mass; a cell goes to the bin that its middle is in."""
         cells = self.cells()
-        count, confidence, right = cells.count[0], cells.confidence[0], cells.right[0]
-        index = ((count.cumsum(0) - count / 2) * (bins / max(self.n, 1))).long().clamp(max=bins - 1)
-        held, sure, hits = (torch.bincount(index, weights=part, minlength=bins) for part in (count, confidence, right))
-        mean = confidence / count.clamp(min=1)
+        index, mean = cells.equal_mass(bins)[0], cells.mean[0]
+        held, sure, hits = (
+            torch.bincount(index, weights=part[0], minlength=bins)
+            for part in (cells.count, cells.confidence, cells.right)
+        )
         upper = torch.zeros_like(held).scatter_reduce(0, index, mean, "amax").cummax(0).values
         lower = torch.cat([mean[:1], upper[:-1]])
-        return Reliability(lower, upper, held.long(), sure / held, hits / held)
+        return Reliability(lower, upper, held.long() if cells.integral else held, sure / held, hits / held)
 
     def summary(self, bins: int = BINS) -> dict[str, float]:
         """Adaptive ECE, KS, SmoothECE, AUROC and AURC, each followed by its error bound."""
-        if self.n == 0:
+        if self.rows == 0:
             return {}
         cells = self.cells()
         smooth, _, smooth_bound = smooth_ece(cells)
@@ -188,40 +208,44 @@ class Confidences(PairTally):
         return result
 
 
-def _sorted_cells(signed: Tensor) -> Cells:
+def _sorted_cells(signed: Tensor, weight: Tensor | None) -> Cells:
     """A cell for each pair, in ascending order; ties share their hits equally."""
-    # Floats above 0 sort as their bits do, and the highest two bits of those up to 1 are free: one goes to the event,
-    # so that one sort of integers, for which numpy is many times faster than torch, carries it along.
     happened = ~torch.signbit(signed)
-    keys = signed.abs().double().view(torch.int64) * 2 + happened
-    if keys.device.type == "cpu":
-        keys.numpy().sort(-1)
+    if weight is not None or signed.device.type != "cpu":
+        probability, order = signed.abs().double().sort(-1)
+        right = happened.double().gather(-1, order)
+        count = torch.ones_like(right) if weight is None else weight.expand_as(signed).gather(-1, order)
     else:
-        keys = keys.sort(-1).values
-    bits = keys >> 1
-    probability, right = bits.view(torch.float64), (keys & 1).double()
-    tied = bits[..., 1:] == bits[..., :-1]
+        # Floats above 0 sort as their bits do, and the highest two bits of those up to 1 are free: one goes to the
+        # event, so that one sort of integers, for which numpy is many times faster than torch, carries it along.
+        keys = signed.abs().double().view(torch.int64) * 2 + happened
+        keys.numpy().sort(-1)
+        probability, right = (keys >> 1).view(torch.float64), (keys & 1).double()
+        count = torch.ones_like(right)
+    tied = probability[..., 1:] == probability[..., :-1]
     if bool(tied.any()):
-        fresh = torch.ones_like(bits, dtype=torch.bool)
+        fresh = torch.ones_like(probability, dtype=torch.bool)
         fresh[..., 1:] = ~tied
         group = fresh.flatten().cumsum(0) - 1
-        mean = torch.bincount(group, weights=right.flatten()) / torch.bincount(group)
-        right = mean[group].view_as(right)
-    return Cells(torch.ones_like(probability), probability, right)
+        hits, held = (torch.bincount(group, weights=part.flatten()) for part in (count * right, count))
+        right = (hits / held.clamp(min=1e-300))[group].view_as(right)
+    return Cells(count, count * probability, count * right)
 
 
-def _histogram(signed: Tensor, cells: int) -> Tensor:
-    """Counts, sums of probabilities and events a column and cell, in pieces that stay in the cache."""
-    columns = signed.shape[1]
-    table = torch.zeros(3, columns * cells, dtype=torch.float64, device=signed.device)
-    first = torch.arange(columns, device=signed.device) * cells
-    step = max(1, _AT_ONCE // columns) if signed.device.type == "cpu" else max(1, signed.shape[0])
-    for part in torch.split(signed, step):
-        probability = part.abs().double()
+def _histogram(pairs: Tensor, columns: int, cells: int) -> Tensor:
+    """Counts, sums of probabilities and events per column and cell, in pieces that stay in the cache."""
+    table = torch.zeros(3, columns * cells, dtype=torch.float64, device=pairs.device)
+    first = torch.arange(columns, device=pairs.device) * cells
+    step = max(1, _AT_ONCE // columns) if pairs.device.type == "cpu" else max(1, pairs.shape[0])
+    for part in torch.split(pairs, step):
+        signed, weight = part[:, :columns], part[:, columns:]
+        probability = signed.abs().double()
         index = (cell_of(probability, cells) + first).flatten()
-        table[0].index_add_(0, index, torch.ones_like(index, dtype=torch.float64))
-        table[1].index_add_(0, index, probability.flatten())
-        table[2].index_add_(0, index, (~torch.signbit(part)).flatten().double())
+        for total, value in zip(
+            table, (torch.ones_like(probability), probability, ~torch.signbit(signed)), strict=True
+        ):
+            value = value * weight if weight.shape[1] else value.double()
+            total.index_add_(0, index, value.flatten())
     return table.view(3, columns, cells)
 
 

@@ -1,0 +1,131 @@
+"""What depends on the order of confidences: adaptive ECE, KS, AUROC and AURC, each with its error bound.
+
+The bound is 0 where samples are kept one by one, and says how far the exact value can be where a histogram is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from acls.metrics.cells import Cells
+
+
+def equal_mass_sums(cells: Cells, bins: int, columns: Sequence[Tensor]) -> tuple[list[Tensor], Tensor, Tensor, Tensor]:
+    """Sums of columns over bins of equal mass, ``(..., bins)`` each; then which cells are split, how many of a split
+    cell's samples go left, and which share of them.
+
+    Bins' sizes differ by at most one, larger ones first; those of fractional weights are equal.
+    """
+    n = cells.n
+    step = torch.arange(1, bins, device=n.device)
+    size = n // bins if cells.integral else n / bins
+    split = step * size[..., None] + torch.minimum(step, (n - bins * size)[..., None])
+    held = cells.count.cumsum(-1)
+    index = torch.searchsorted(held, split).clamp(max=held.shape[-1] - 1)
+    count = cells.count.gather(-1, index)
+    taken = (split - (held.gather(-1, index) - count)).clamp(min=0)
+    share = taken / count.clamp(min=1e-300)
+    sums = []
+    for column in columns:
+        reached = cells.reached if column is cells.residual else column.cumsum(-1)
+        left = reached.gather(-1, index) - column.gather(-1, index) * (1 - share)
+        sums.append(torch.cat([torch.zeros_like(n)[..., None], left, reached[..., -1:]], -1).diff(dim=-1))
+    return sums, index, taken, share
+
+
+def adaptive_ece(cells: Cells, bins: int) -> tuple[Tensor, Tensor]:
+    """Calibration error over bins of equal mass, Σ_b |Σ confidence - Σ hits| / n, and its error bound.
+
+    The sorted samples are split into B bins whose sizes differ by at most one, larger ones first. Samples with the same
+    confidence on both sides of a split share their hits equally between them, so that order does not matter.
+
+    Where a split falls inside a cell of the histogram, the cell's residual is split in proportion. Of its m samples the
+    t with the lowest confidence go left; how many hits they have lies between max(0, t - wrong) and min(t, right),
+    their confidence between what the cell's edges and its sum allow. The largest deviation e enters the two bins beside
+    the split, so the error is at most 2 Σ e / n.
+    """
+    (gaps,), index, taken, share = equal_mass_sums(cells, bins, (cells.residual,))
+    n, count = cells.n, cells.count.gather(-1, index)
+    value = gaps.abs().sum(-1) / n
+    if cells.lower is None or cells.upper is None:
+        return value, torch.zeros_like(value)
+    right, confidence = cells.right.gather(-1, index), cells.confidence.gather(-1, index)
+    hits = share * right
+    most_hits, fewest_hits = torch.minimum(taken, right), (taken - (count - right)).clamp(min=0)
+    least = torch.maximum(taken * cells.lower[index], confidence - (count - taken) * cells.upper[index])
+    error = torch.maximum(most_hits - hits, hits - fewest_hits) + (share * confidence - least).clamp(min=0)
+    # A cell that holds nothing but 1.0, say, is a tie, and sharing it out is exact.
+    error = torch.where((taken > 0) & (taken < count) & (cells.upper > cells.lower)[index], error, 0.0)
+    return value, 2 * error.sum(-1) / n
+
+
+def ks_error(cells: Cells) -> tuple[Tensor, Tensor]:
+    """The largest |Σ (confidence - hit)| / n over all samples up to some confidence, and its error bound.
+
+    Ties count together (Gupta et al., ICLR 2021). Inside a cell of the histogram the sum can rise by at most the
+    confidence of its misses and fall by at most the doubt of its hits.
+    """
+    n = cells.n
+    reached = cells.reached
+    value = reached.abs().amax(-1)
+    if cells.lower is None or cells.upper is None:
+        return value / n, torch.zeros_like(value)
+    before = reached - cells.residual
+    highest = before + (cells.count - cells.right) * cells.upper
+    lowest = before - cells.right * (1 - cells.lower)
+    within = torch.maximum(highest.abs(), lowest.abs()).where(cells.upper > cells.lower, 0.0).amax(-1)
+    return value / n, (within - value).clamp(min=0) / n
+
+
+def auroc(cells: Cells) -> tuple[Tensor, Tensor]:
+    """The probability that a hit has more confidence than a miss, ties counting half, and its error bound.
+
+    NaN without hits or without misses. Inside a cell of the histogram every pair counts half, hence is off by at most
+    half.
+    """
+    wrong = cells.count - cells.right
+    below = wrong.cumsum(-1) - wrong
+    pairs = cells.right.sum(-1) * wrong.sum(-1)
+    value = (cells.right * (below + wrong / 2)).sum(-1) / pairs
+    if cells.lower is None or cells.upper is None:
+        return value, torch.zeros_like(value)
+    unsure = (cells.right * wrong / 2).where(cells.upper > cells.lower, 0.0)
+    return value, unsure.sum(-1) / pairs
+
+
+def aurc(cells: Cells) -> tuple[Tensor, Tensor]:
+    """Area under the risk-coverage curve, mean over k of the error rate of the k most confident, and its error bound.
+
+    Ties, and in the histogram cells, are taken in expectation over their orders (Geifman et al., ICLR 2019). With E
+    errors among the k more confident samples, a cell of m samples with w errors adds
+    Σ_{j<=m} (E + j w/m) / (k + j) = (E - k w/m) (H(k+m) - H(k)) + w, with harmonic numbers H; with fractional weights
+    the integral in place of the sum, hence logarithms for H. The bound compares with the cell's errors all first and
+    all last.
+    """
+    count, wrong = cells.count.flip(-1), (cells.count - cells.right).flip(-1)
+    held, errors = count.cumsum(-1), wrong.cumsum(-1)
+    before, errors_before = held - count, errors - wrong
+    n = held[..., -1]
+    if cells.integral and float(count.max()) <= 1:  # H(k+1) - H(k) = 1 / (k+1)
+        value = (errors * count / held.clamp(min=1)).sum(-1) / n
+        return value, torch.zeros_like(value)
+
+    def number(k: Tensor) -> Tensor:
+        return torch.digamma(k + 1) if cells.integral else k.clamp(min=1e-300).log()
+
+    harmonic, harmonic_before = number(held), number(before)
+    mean = (errors_before - before * wrong / count.clamp(min=1e-300)) * (harmonic - harmonic_before) + wrong
+    if cells.lower is None or cells.upper is None:
+        return mean.sum(-1) / n, torch.zeros_like(n)
+    after_wrong, after_right = number(before + wrong), number(held - wrong)
+    first = wrong + (errors_before - before) * (after_wrong - harmonic_before) + errors * (harmonic - after_wrong)
+    last = (
+        errors_before * (after_right - harmonic_before)
+        + wrong
+        + (errors_before - held + wrong) * (harmonic - after_right)
+    )
+    spread = torch.maximum(first - mean, mean - last).where((cells.upper > cells.lower).flip(-1), 0.0)
+    return mean.sum(-1) / n, spread.clamp(min=0).sum(-1) / n

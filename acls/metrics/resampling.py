@@ -1,0 +1,285 @@
+"""Sums kept apart for groups of samples, to see how metrics vary; and labels drawn from the model's own probabilities.
+
+`Blocks` tell how a metric varies from unit to unit, `Redraws` what a calibrated model would show.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from acls.errors import InputError
+from acls.hashing import STEP, mix64
+from acls.metrics.batch import Batch, sums
+from acls.metrics.bins import BINS, bin_of, edges
+from acls.metrics.cells import Cells, cell_edges
+from acls.metrics.classwise import binned_probabilities
+from acls.metrics.distributions import chi_squared_tail
+from acls.metrics.ordered import adaptive_ece, ks_error
+from acls.metrics.smooth import smooth_ece
+from acls.metrics.tally import Tally
+
+BLOCKS = 1024
+"""Blocks at most: a standard error estimated from them is itself off by about 1 / √(2 · 1024) = 2 %."""
+DRAWS = 199
+"""Labels drawn for each sample."""
+_COARSE = 256
+_SMOOTHED = 200
+_CLASSWISE = 1 << 21  # sums that blocks of classwise bins may hold, 16 MB
+_ROWS = 1 << 16  # samples that labels are drawn for: beyond, the shape of a sum's distribution changes no more
+_FEW_CLASSES = 32
+_TINY = 1e-37
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks(Tally):
+    """The sums of each block of samples; block b has the samples whose unit leaves remainder b.
+
+    A unit is what was drawn independently: the sample, or the image whose pixels belong together. Samples of one unit
+    share a block, so resampling blocks keeps what depends on each other together, and costs the same for any n.
+    """
+
+    cells: Tensor
+    """``(blocks, G, 3)``: counts, confidences and hits in cells of confidence that refine the bins."""
+    squares: Tensor
+    """The sum of the squared weights of the samples: n where they have none."""
+    proper: Tensor | None
+    """``(blocks, 3)``: sums of NLL, Brier score, labels among the first five."""
+    classwise: Tensor | None
+    """``(fewer blocks, K, B)``: probability minus events."""
+    bins: int
+
+    @classmethod
+    def count(
+        cls, batch: Batch, bins: int = BINS, *, unit: Tensor | None = None, first: int = 0, classwise: bool = False
+    ) -> Blocks:
+        """The sums of one batch; ``unit`` is one number per sample or pixel, by default their places from ``first`` on.
+
+        A place is that of a sample or, when dense, of its map. Models are comparable if counted with the same units.
+        """
+        top, weight = batch.top, batch.weight
+        units = batch.spread(batch.places(first) if unit is None else unit)
+        block = units % BLOCKS
+        inner = _cell_edges(bins, top.confidence)
+        size = inner.shape[0] + 1
+        index = block * size + torch.bucketize(top.confidence, inner)
+        ones = torch.ones_like(top.confidence)
+        cells = torch.stack(
+            [sums(index, BLOCKS * size, part, weight).double() for part in (ones, top.confidence, top.right)], -1
+        )
+        proper = None
+        if top.nll is not None and top.brier is not None and top.label_in_five is not None:
+            scores = (top.nll, top.brier, top.label_in_five)
+            proper = torch.stack([sums(block, BLOCKS, part, weight).double() for part in scores], 1)
+        squares = ones.sum(dtype=torch.float64) if weight is None else weight.double().square().sum()
+        by_class = _classwise(batch, units, bins) if classwise else None
+        return cls(cells.view(BLOCKS, size, 3), squares, proper, by_class, bins)
+
+    def summary(self) -> dict[str, float]:
+        """The metrics of all blocks together; those that depend on order from coarse cells, hence only nearly right."""
+        return {name: float(value) for name, value in self.metrics().items()} if self.used else {}
+
+    @property
+    def units(self) -> Tensor:
+        """How many samples, or how much weight, each block holds."""
+        return self.cells[..., 0].sum(1)
+
+    @property
+    def used(self) -> int:
+        """How many blocks hold samples."""
+        return int((self.units > 0).sum())
+
+    @property
+    def pooled(self) -> Cells:
+        """The cells of all blocks together, ``(1, G)``."""
+        return Cells(*self.cells.sum(0)[None].unbind(-1))
+
+    def lower(self) -> Tensor:
+        """The least confidence that each cell may hold, in ascending order."""
+        inner = _cell_edges(self.bins, self.cells)
+        return torch.cat([inner.new_zeros(1), inner.nextafter(inner.new_tensor(2.0))])
+
+    def bin_of_cell(self, *, adaptive: bool = False) -> Tensor:
+        """The bin that each cell lies in, or the bin of near equal mass that it goes to."""
+        if adaptive:
+            return self.pooled.equal_mass(self.bins)[0]
+        inner = _cell_edges(self.bins, self.cells)
+        return bin_of(torch.cat([inner, inner.new_ones(1)]), self.bins)
+
+    def metrics(self, weights: Tensor | None = None) -> dict[str, Tensor]:
+        """The metrics, but for SmoothECE, with each block counted ``weights`` times, ``(R, blocks)``: R values each."""
+        if weights is None:
+            weights = self.cells.new_ones(1, self.cells.shape[0])
+        cells = Cells(*(weights @ self.cells.flatten(1)).view(-1, *self.cells.shape[1:]).unbind(-1))
+        found = cell_metrics(cells, self.bin_of_cell(), self.bins, smooth=False)
+        if self.proper is not None:
+            found |= dict(zip(("nll", "brier", "top5"), (weights @ self.proper / cells.n[:, None]).T, strict=True))
+        if self.classwise is not None:
+            # There are fewer of these blocks, each made of several others; the first of their weights is that of all.
+            fewer, n_classes, _ = self.classwise.shape
+            held = weights[:, :fewer] @ self.units.view(-1, fewer).sum(0)
+            residual = weights[:, :fewer] @ self.classwise.flatten(1)
+            found["classwise_ece"] = residual.abs().sum(1) / held.clamp(min=1e-300) / n_classes
+        return found
+
+
+def cell_metrics(cells: Cells, bin_of_cell: Tensor, bins: int, *, smooth: bool = True) -> dict[str, Tensor]:
+    """The metrics of the top label from cells ``(R, G)`` that each lie within one bin.
+
+    SmoothECE, by far the costliest, is there for the first 200 rows only, and only if it is wanted.
+    """
+    n = cells.n
+    index = bin_of_cell.expand_as(cells.count)
+    samples, residual = (
+        torch.zeros_like(values[:, :1]).repeat(1, bins).scatter_add_(1, index, values)
+        for values in (cells.count, cells.residual)
+    )
+    gap = residual / samples.clamp(min=1e-300)
+    found = {
+        "accuracy": cells.right.sum(-1) / n,
+        "ece": residual.abs().sum(-1) / n,
+        "overconfidence": residual.clamp(min=0).sum(-1) / n,
+        "underconfidence": (-residual).clamp(min=0).sum(-1) / n,
+        "mce": gap.abs().amax(-1),
+        "rmsce": ((samples * gap**2).sum(-1) / n).sqrt(),
+        "aece": adaptive_ece(cells, bins)[0],
+        "ks": ks_error(cells)[0],
+    }
+    if smooth:
+        few = Cells(*(part[:_SMOOTHED] for part in (cells.count, cells.confidence, cells.right)))
+        found["smece"] = smooth_ece(few)[0]
+    return found
+
+
+def _cell_edges(bins: int, like: Tensor) -> Tensor:
+    """Inner edges that hold those of the bins, and finer ones towards 0 and 1."""
+    coarse = cell_edges(_COARSE, like.device)[0][1:]
+    return torch.cat([edges(bins, like)[1:-1], coarse.to(like.dtype)]).sort().values
+
+
+def _classwise(batch: Batch, units: Tensor, bins: int) -> Tensor:
+    n_classes = batch.scores.shape[1]
+    blocks = BLOCKS
+    while blocks > 64 and blocks * n_classes * bins > _CLASSWISE:
+        blocks //= 2
+    size = n_classes * bins
+    table = torch.zeros(blocks * size, dtype=torch.float64, device=units.device)
+    for part in binned_probabilities(batch, bins):
+        block, weight = units[part.rows] % blocks, part.weight
+        table.view(blocks, size)[:, ::bins].index_add_(0, block, part.p.double() * weight[:, None])
+        # All went to their first bins; those above are moved on.
+        place, above = block[part.row] * size, part.above * weight[part.row]
+        table.index_add_(0, place + part.index // bins * bins, -above)
+        table.index_add_(0, place + part.index, above)
+        table.index_add_(0, block * size + part.own, -weight)
+    return table.view(blocks, n_classes, bins)
+
+
+def check_same_units(one: Blocks, other: Blocks) -> None:
+    """Raise unless both hold the same number of samples in every block, as they do when the samples are the same."""
+    if not torch.equal(one.units, other.units):
+        raise InputError(
+            f"expected two models counted on the same samples, got {float(one.units.sum()):g} and "
+            f"{float(other.units.sum()):g}, or other units: count both over the same rows in the same order"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Redraws(Tally):
+    """K + 1 scores of all probabilities, and the same scores of labels drawn from those probabilities.
+
+    For each class k Σ ([y = k] - q_k); last Σ (log q_y - Σ_k q_k log q_k), negative where the model is surer than it
+    should be. All have mean 0 if the model is calibrated.
+    """
+
+    whole = True
+
+    scores: Tensor
+    variance: Tensor
+    """Of the scores, if the model is calibrated."""
+    drawn_variance: Tensor
+    """The same over the samples that labels were drawn for: the first 65,536."""
+    draws: Tensor
+    """``(DRAWS, K + 1)``: the scores of each draw."""
+
+    @classmethod
+    def count(cls, batch: Batch, first: int = 0) -> Redraws:
+        """The scores of one batch, whose first sample has number ``first`` in the data set.
+
+        Draws depend on the numbers, so a data set gives the same ones however it is cut. Weights are left aside.
+        """
+        n_classes, device = batch.scores.shape[1], batch.scores.device
+        keys, multipliers = _keys(batch, first), mix64(torch.arange(1, DRAWS + 1, device=device) * STEP) | 1
+        scores, variance, drawn_variance = torch.zeros(3, n_classes + 1, dtype=torch.float64, device=device)
+        draws = torch.zeros(DRAWS, n_classes + 1, dtype=torch.float64, device=device)
+        replicate = torch.arange(DRAWS, device=device) * (n_classes + 1)
+        for part, q in batch.probabilities():
+            target, log = batch.target[part], q.clamp(min=_TINY).log_()
+            mean, spread = _moments(q, log)
+            own = log.gather(1, target[:, None]).sum(dtype=torch.float64)
+            scores += torch.cat([torch.bincount(target, minlength=n_classes), own[None]]) - mean
+            variance += spread
+            rows = max(0, min(q.shape[0], _ROWS - first - part.start))
+            if 0 < rows < q.shape[0]:
+                q, log = q[:rows], log[:rows]
+                mean, spread = _moments(q, log)
+            if rows:
+                u = (keys[part.start : part.start + rows, None] * multipliers).bitwise_right_shift_(40).add_(1 << 23)
+                reached = q.cumsum(1)
+                place = u.to(q.dtype).mul_(2.0**-24).mul_(reached[:, -1:])
+                if n_classes <= _FEW_CLASSES:  # a comparison per class is faster than a search
+                    label = sum((place >= each[:, None]).byte() for each in reached[:, :-1].T).long()  # type: ignore
+                else:
+                    label = torch.searchsorted(reached, place, right=True).clamp_(max=n_classes - 1)
+                draws[:, -1] += log.gather(1, label).sum(0, dtype=torch.float64)
+                index = label.add_(replicate).flatten()
+                draws += torch.bincount(index, minlength=draws.numel()).view_as(draws) - mean
+                drawn_variance += spread
+        return cls(scores, variance, drawn_variance, draws)
+
+    def summary(self) -> dict[str, float]:
+        return {}
+
+    def tests(self) -> dict[str, tuple[float, float]]:
+        """Squared standardised scores, ``log`` and the sum over ``classes``, each with the p of a calibrated model."""
+        tiny = 1e-300
+        observed = self.scores**2 / self.variance.clamp(min=tiny)
+        drawn = self.draws**2 / self.drawn_variance.clamp(min=tiny)
+        known = self.drawn_variance[:-1] > 0
+        log, classes = float(observed[-1]), float(observed[:-1][known].sum())
+        drawn_classes = drawn[:, :-1][:, known].sum(1)
+        return {"log": (log, simulated_p(log, drawn[:, -1])), "classes": (classes, simulated_p(classes, drawn_classes))}
+
+
+def _moments(q: Tensor, log: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of each class's number and of the sum of log q_y, for labels drawn from q."""
+    entropy = q * log
+    mean = entropy.sum(1, dtype=torch.float64)
+    spread = entropy.mul_(log).sum(1, dtype=torch.float64).sub_(mean**2).clamp_(min=0).sum()
+    number = q.sum(0, dtype=torch.float64)
+    variance = number - q.square().sum(0, dtype=torch.float64)
+    return torch.cat([number, mean.sum()[None]]), torch.cat([variance, spread[None]])
+
+
+def simulated_p(statistic: float, simulated: Tensor) -> float:
+    """The share of simulated statistics at least as large, itself included.
+
+    Where none is, the tail of the gamma distribution of the same mean and variance says how much less it is.
+    """
+    draws = simulated.shape[0]
+    beyond = int((simulated >= statistic * (1 - 1e-9)).sum())
+    p = (beyond + 1) / (draws + 1)
+    mean, variance = float(simulated.mean()), float(simulated.var())
+    if beyond or variance <= 0:
+        return p
+    return min(p, chi_squared_tail(2 * statistic * mean / variance, 2 * mean**2 / variance))
+
+
+def _keys(batch: Batch, first: int) -> Tensor:
+    """A random number for each sample, from its place and what is known of it."""
+    top = batch.top
+    place = torch.arange(first, first + len(batch), device=batch.target.device)
+    content = top.confidence.double().view(torch.int64) + (0 if top.nll is None else top.nll.double().view(torch.int64))
+    return mix64(mix64(place * STEP) + content + batch.target)
