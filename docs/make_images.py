@@ -17,7 +17,7 @@ from pages.runner import run
 DOCS = Path(__file__).resolve().parent
 sys.path.insert(0, str(DOCS.parent))
 TUTORIAL = ("before.png", "after.png", "both.png")
-SCREEN = "1200,780"
+SCREEN = "1200,440"
 
 
 def main() -> None:
