@@ -195,9 +195,11 @@ def about_ranking(ranked: Ranked) -> str:
         return f"{lead}, {by} (95 % interval {_range(ranked.metric, (found.low, found.high))}; p {show_p(ranked.p)})."
     if ranked.seeds == 1 and found.p == 1 and found.low == -float("inf"):
         return f"{lead}, {by}; one seed cannot tell that from chance: compare at least two, better five."
+    chance = f"{lead}, {by}, but that may be chance (p {show_p(ranked.p)})"
+    if ranked.needed is not None and ranked.needed <= ranked.seeds:
+        return f"{chance}."
     needed = "more test samples" if ranked.needed is None else f"about {ranked.needed} seeds"
-    told = "" if ranked.needed is not None and ranked.needed <= ranked.seeds else f"; telling it would take {needed}"
-    return f"{lead}, {by}, but that may be chance (p {show_p(ranked.p)}){told}."
+    return f"{chance}; telling them apart would take {needed}."
 
 
 def marks_of(ranked: Iterable[Ranked]) -> dict[tuple[str, str, str], Mark]:

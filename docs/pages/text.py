@@ -40,7 +40,7 @@ def _escape_plain(text: str) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table whose cells are Markdown already; a bar within code is told from the cells' own."""
+    """A table whose cells are Markdown already; a bar within code is escaped by `code`."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(cell.replace("\n", " ") for cell in line) + " |" for line in lines)
 
