@@ -38,7 +38,7 @@ from acls.train import Given, RunFolder, TrainingStopped, fit, resume
 from acls.train.folder import NEUTRAL
 
 NONE = "none"
-_FREE = {"loss", "seed", *NEUTRAL} - {"data.root", "model.weights"}
+FREE = {"loss", "seed", *NEUTRAL} - {"data.root", "model.weights"}
 """Settings in which the runs of a study may differ: what is compared, and what changes results in their last bits."""
 
 
@@ -298,7 +298,7 @@ def _check_settings(cells: Sequence[Cell], stored: Sequence[Row]) -> None:
 def _refuse_other_recipe(recipe: Recipe, row: Row, free: set[str], study: str, remedy: str) -> None:
     before, now = flat(to_plain(recipe)), flat(row.settings["recipe"])
     for name in now:
-        if {name, name.split(".")[0]} & (_FREE | free) or before.get(name) == now[name]:
+        if {name, name.split(".")[0]} & (FREE | free) or before.get(name) == now[name]:
             continue
         if name == "model.source":
             raise InputError(

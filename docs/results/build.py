@@ -1,26 +1,33 @@
 """Write the results' pages, tables and figures from the stored studies: ``make results``. Nothing is trained.
 
+``python docs/results/build.py accurate`` writes only the pages of the accurate networks and the README's table.
+
 Every number on these pages, and in the table of the project's README, is computed here from ``studies/``; what no store
 can tell is in ``text/recommendation.md``, which holds no number.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
 from acls.report.figures import reliability, sweeps
 from acls.report.figures.style import canvas, save
-from acls.report.page import write
+from acls.report.page import of_study, write
 from acls.report.results import RANKED, marks_of, metric, results_table
 from acls.report.tables import Table, spread
 from acls.reproduce.claims import Claim, Judged
 from acls.reproduce.published import LAMBDA_1, LAMBDA_2
 from acls.storage import write_text
-from acls.study.files import METRICS, RunFiles
+from acls.study.engine import set_threads
+from acls.study.files import MAPS, SUMMARY, RunFiles
 from acls.study.ranking import Difference, difference, rank, resamples_of
 from acls.study.runs import NONE, detailed
 from acls.study.store import Row, Store
@@ -36,6 +43,8 @@ ORDER = (
     "AdaFocal", "InverseFocal", "CaPE", "CutMix", "MCDropout", "ACLS", ACLS, RELEASED,
     AUTO, "AutoACLS", "AutoACLS(margin=6.0, rate=1.0)", "AutoACLS(rate=1.0)",
 )  # fmt: skip
+PUBLISHED = (ACLS, RELEASED, "ACLS", "ACLS(form='released')")
+"""ACLS at the published margin."""
 RIVALS = {"CE": "CE", "LS": "LabelSmoothing", "MbLS": "MbLS(margin=6.0)", "CRL": "CRL"}
 
 
@@ -45,10 +54,20 @@ class Study:
     def __init__(self, name: str, title: str, commands: Sequence[str], samples: str = "test images") -> None:
         self.name, self.title, self.commands, self.samples = name, title, commands, samples
         self.folder = HERE / "studies" / name
-        self.rows = detailed(self.folder, Store(self.folder).rows())
 
-    def of(self, method: str, posthoc: str = NONE) -> list[Row]:
-        return [row for row in self.rows if (row.method, row.posthoc) == (method, posthoc)]
+    @cached_property
+    def rows(self) -> list[Row]:
+        """As they are stored."""
+        return Store(self.folder).rows()
+
+    @cached_property
+    def detailed(self) -> list[Row]:
+        """With what intervals of differences and diagrams are made of, which takes most of the time."""
+        return detailed(self.folder, self.rows)
+
+    def of(self, method: str, posthoc: str = NONE, *, details: bool = False) -> list[Row]:
+        rows = self.detailed if details else self.rows
+        return [row for row in rows if (row.method, row.posthoc) == (method, posthoc)]
 
     @cached_property
     def methods(self) -> list[str]:
@@ -58,11 +77,11 @@ class Study:
 
     @property
     def has_outputs(self) -> bool:
-        return any(row.result.suite is not None for row in self.rows)
+        return (self.folder / "outputs.safetensors").is_file()
 
     def minus(self, one: tuple[str, str], other: tuple[str, str], name: str) -> Difference:
         """A metric of one (method, post-hoc method) minus the other's."""
-        found = difference(self.of(*one), self.of(*other), name, resamples_of)
+        found = difference(self.of(*one, details=True), self.of(*other, details=True), name, resamples_of)
         assert found is not None, (one, other)
         return found
 
@@ -180,7 +199,7 @@ def keep(drawn: object, name: str) -> None:
 def study_table(study: Study) -> str:
     """Mean and spread over seeds, before and after temperature scaling; the best is marked where that is sure."""
     wanted = study.methods
-    rows = [row for posthoc in (NONE, T) for method in wanted for row in study.of(method, posthoc)]
+    rows = [row for posthoc in (NONE, T) for method in wanted for row in study.of(method, posthoc, details=True)]
     columns = [name for name in COLUMNS if any(row.result.get(name) is not None for row in rows)]
     return results_table(rows, columns, marks=marks_of(rank(rows, RANKED))).markdown()
 
@@ -313,17 +332,16 @@ def answers_page() -> None:
         f"({100 * CIFAR.mean(form, 'ece', T):.2f} % after temperature scaling)"
         for form in ("CE", "LabelSmoothing", "MbLS(margin=6.0)", "CRL", ACLS, RELEASED, AUTO)
     )
-    runs = sum(len({row.run for row in study.rows}) for study in STUDIES)
     page(
         "README",
         "# Real results: what the methods do on real images",
-        f"{runs} networks were trained for this, on two cores, by the commands on the pages of "
+        f"{runs_of(STUDIES)} networks were trained for this, on two cores. "
+        "**[Accurate, overconfident networks](accurate.md)**, as the paper's, have a page of their own, which answers "
+        "the same questions. This page is about small networks, trained by the commands on the pages of "
         "[CIFAR-10](cifar10.md), [variants of ACLS](variants.md), [Tiny-ImageNet](tiny_imagenet.md) and "
-        "[VOC](voc.md). "
-        "These are small networks: what they show holds for them, and the sizes of effects will be "
-        "others elsewhere. `make results` writes these pages from the stored studies, without training. An answer "
-        "says *lower* or *higher* only where the 95 % interval of the difference, over seeds and test images, "
-        "leaves out 0.",
+        "[VOC](voc.md): what they show holds for them, and the sizes of effects will be others elsewhere. "
+        "`make results` writes these pages from the stored studies, without training. An answer says *lower* or "
+        "*higher* only where the 95 % interval of the difference, over seeds and test images, leaves out 0.",
         "## Does ACLS lower the ECE?",
         f"On CIFAR-10 (n = {CIFAR.rows[0].n:,}), the ECE of ACLS against that of",
         rivals,
@@ -381,32 +399,36 @@ def _elsewhere(study: Study) -> str:
 
 
 def readme_table() -> str:
-    """The table of the project's README."""
+    """The table of the project's README: of the fine-tuned networks once all are there, before that of small ones."""
     table = Table(
         ["method", "accuracy %", "ECE %", "after temperature", "confidence minus accuracy", "seeds"], align="l"
     )
-    shown = {
-        **RIVALS,
-        "AdaFocal": "AdaFocal",
-        "CutMix": "CutMix",
-        "ACLS": ACLS,
-        "ACLS, released": RELEASED,
+    fine_tuned = not FINETUNED.missing
+    study: Study = FINETUNED if fine_tuned else CIFAR
+    small = {
+        **RIVALS, "AdaFocal": "AdaFocal", "CutMix": "CutMix", "ACLS": ACLS, "ACLS, released": RELEASED,
         "AutoACLS": AUTO,
-    }
-    for title, method in shown.items():
-        rows, after = CIFAR.of(method), CIFAR.of(method, T)
+    }  # fmt: skip
+    for title, method in {name: name for name in study.methods}.items() if fine_tuned else small.items():
+        rows, after = study.of(method), study.of(method, T)
         cells = [
-            spread([row.result.get(name) or 0.0 for row in group], scale=100)
+            spread([row.result[name] for row in group], scale=100)
             for name, group in (("accuracy", rows), ("ece", rows), ("ece", after))
         ]
-        gap = 100 * (CIFAR.mean(method, "confidence") - CIFAR.mean(method, "accuracy"))
+        gap = 100 * (study.mean(method, "confidence") - study.mean(method, "accuracy"))
         table.add(title, *cells, f"{gap:+.1f}", str(len(rows)))
-    runs = sum(len({row.run for row in study.rows}) for study in STUDIES)
+    about = "ImageNet network fine-tuned on 20 classes of Tiny-ImageNet" if fine_tuned else "CIFAR-10, small networks"
+    answers = "accurate.md" if fine_tuned else "README.md"
+    runs = runs_of((*STUDIES, *ACCURATE, AUTOMATIC))
     return (
-        f"{table.markdown()}\n\nCIFAR-10, small networks, n = {CIFAR.rows[0].n:,} test images, mean ± standard "
-        f"deviation over seeds. [All {runs} runs](docs/results/README.md), with intervals and what they say of the "
-        "paper's claims."
+        f"{table.markdown()}\n\n{about}, n = {study.rows[0].n:,} test images, mean ± standard deviation over seeds. "
+        f"[All {runs} runs](docs/results/{answers}), with intervals and what they say of the paper's claims."
     )
+
+
+def runs_of(studies: Sequence[Study]) -> int:
+    """How many networks the stores hold."""
+    return sum(len({row.run for row in study.rows}) for study in studies)
 
 
 def project_readme() -> None:
@@ -484,6 +506,413 @@ def grid_table() -> str:
     return table.markdown()
 
 
+# -- accurate, overconfident networks ----------------------------------------------------------------------------------
+
+COMMIT = "ced180c"
+"""All of these networks were trained at it."""
+FORMS = ("released", "paper", "centred")
+
+
+class Planned(Study):
+    """A study of accurate networks with the runs that were planned; forms of ACLS by name, whatever the default is."""
+
+    def __init__(
+        self,
+        name: str,
+        title: str,
+        about: str,
+        command: str,
+        methods: Sequence[str],
+        seeds: Sequence[int],
+        enough: tuple[str, float] | None = None,
+        sibling: Study | None = None,
+        samples: str = "test images",
+        outputs: bool = True,
+    ) -> None:
+        share = f"acls share {name} docs/results/studies/{name}{'' if outputs else ' --no-outputs'}"
+        super().__init__(name, title, (command, share), samples)
+        self.about, self.planned, self.seeds = about, methods, seeds
+        self.enough, self.sibling = enough, sibling
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        rows = Store(self.folder).rows() if (self.folder / "study.sqlite").is_file() else []
+        return [replace(row, method=form_named(row)) for row in rows]
+
+    @cached_property
+    def methods(self) -> list[str]:
+        there = {row.method for row in self.rows}
+        return [*(name for name in self.planned if name in there), *sorted(there - {*self.planned})]
+
+    @property
+    def missing(self) -> list[str]:
+        """The planned runs that are not stored."""
+        there = {(row.method, row.seed) for row in self.rows}
+        return [f"{name} seed {seed}" for name in self.planned for seed in self.seeds if (name, seed) not in there]
+
+    @property
+    def forms(self) -> list[str]:
+        return [name for name in self.methods if name.startswith("ACLS")]
+
+    @property
+    def rivals(self) -> dict[str, str]:
+        return {name: name for name in self.methods if not name.startswith("ACLS")}
+
+    def state(self) -> str:
+        """How much of what was planned is there."""
+        total = len(self.planned) * len(self.seeds)
+        if not self.missing:
+            return f"All {total} planned networks are stored."
+        if not self.rows:
+            return f"None of the {total} planned networks is stored yet."
+        return (
+            f"{total - len(self.missing)} of {total} planned networks are stored. Missing: {', '.join(self.missing)}."
+        )
+
+    def curve(self, row: Row, name: str) -> list[float]:
+        """A column of a run's metrics.csv, one value per epoch; empty where it was not recorded."""
+        return [line[name] for line in RunFiles(self.folder, row.run).history() if name in line]
+
+
+def form_named(row: Row) -> str:
+    """A method without its settings; ACLS with its form, which a stored loss has whatever the default is now."""
+    name = row.method.split("(")[0]
+    return f"ACLS {row.settings['loss'].get('form', 'paper')}" if name == "ACLS" else name
+
+
+_FINETUNE = "--model.weights efficientnet_lite0.safetensors"
+_ACLS = "ACLS(form=released), ACLS(form=paper)"
+_TWO = ("ACLS released", "ACLS paper")
+_THREE = (*_TWO, "ACLS centred")
+
+
+def _command(recipe: str, data: str, methods: str, seeds: str, more: str = "", out: str = "") -> str:
+    return (
+        f"acls compare {recipe} --root {data} {more}{' ' * bool(more)}--out {out or recipe} "
+        f'--methods "{methods}" --seeds {seeds} --posthoc Temperature --workers 2'
+    )
+
+
+FINETUNED = Planned(
+    "tiny_imagenet_finetune",
+    "Tiny-ImageNet, 20 classes: fine-tuning an ImageNet network",
+    "EfficientNet-Lite0 with ImageNet weights, fine-tuned on 20 classes of Tiny-ImageNet at 64 x 64 for 5 epochs: what "
+    "most people do. ImageNet's training set, on which the network was trained before, may contain these pictures.",
+    _command("tiny_imagenet_finetune", "tiny_imagenet_20c.zip", f"CE, LabelSmoothing, MbLS, {_ACLS}, "
+             "ACLS(form=centred)", "3", _FINETUNE),
+    ("CE", "LabelSmoothing", "MbLS", *_THREE),
+    (1, 2, 3),
+    ("accuracy", 0.75),
+    TINY,
+)  # fmt: skip
+MENDED = Planned(
+    "cifar10_finetune",
+    "CIFAR-10: mending a finished network",
+    "The public ResNet-20, which is overconfident on every image, trained on for 2 epochs at a small rate: can a loss "
+    "mend it, as one temperature does? It has seen all 50,000 training images, so half of the test images validate.",
+    _command("cifar10_finetune", "cifar10_train.zip", f"CE, LabelSmoothing, MbLS, CRL, {_ACLS}, ACLS(form=centred)",
+             "3", "--model.weights resnet20-12fca82f.th"),
+    ("CE", "LabelSmoothing", "MbLS", "CRL", *_THREE),
+    (1, 2, 3),
+    ("accuracy", 0.91),
+    CIFAR,
+)  # fmt: skip
+SCRATCH = Planned(
+    "cifar10_resnet20",
+    "CIFAR-10: ResNet-20 from scratch",
+    "The paper's split of 45,000 and 5,000 images, crops and flips, 12 epochs.",
+    _command("cifar10_resnet20", "cifar10_train.zip", f"CE, MbLS, {_ACLS}", "2"),
+    ("CE", "MbLS", *_TWO),
+    (1, 2),
+    ("accuracy", 0.87),
+    CIFAR,
+)
+SEGMENTED = Planned(
+    "voc_finetune",
+    "PASCAL VOC: segmentation with an ImageNet encoder",
+    "LR-ASPP on EfficientNet-Lite0 with ImageNet weights at 224 x 224 for 25 epochs, on images of animals.",
+    _command("voc_finetune", "voc2012_animals_320.zip", f"CE, MbLS, {_ACLS}", "2", _FINETUNE),
+    ("CE", "MbLS", *_TWO),
+    (1, 2),
+    ("miou_frequent", 0.45),
+    VOC,
+    samples="pixels of the test images",
+    outputs=False,
+)
+AUTOMATIC = Planned(
+    "auto",
+    "AutoACLS against MbLS on seeds that nobody tuned on",
+    "Small networks, as in [cifar10_mini](cifar10.md), with seeds 11 to 15.",
+    _command("cifar10_mini", "cifar10_train.zip", "MbLS, AutoACLS", "11,12,13,14,15", out="auto"),
+    ("MbLS", "AutoACLS"),
+    (11, 12, 13, 14, 15),
+)
+ACCURATE = (FINETUNED, MENDED, SCRATCH, SEGMENTED)
+NUMBERS = ("ece", "aece", "nll", "accuracy")
+
+
+def sure(found: Difference, name: str) -> str:
+    """A difference with its interval for a table, or what stands in for an interval with one seed."""
+    shown = metric(name)
+    value = shown.show(found.value, sign=True)
+    if found.seeds == 1:
+        return f"{value} (one seed)"
+    text = f"{value} ({shown.show(found.low, sign=True)} to {shown.show(found.high, sign=True)})"
+    return f"**{text}**" if found.sign else text
+
+
+def minus_table(studies: Sequence[Planned], posthocs: tuple[str, str], rivals: Sequence[str] = ()) -> str:
+    """Each form of ACLS minus each other method, in bold where the interval excludes 0."""
+    several = len(studies) > 1
+    titles = [f"{metric(name).title} (95 %)" for name in NUMBERS]
+    table = Table([*["study"] * several, "form", "minus", *titles, "seeds"], align="lll" if several else "ll")
+    for study in studies:
+        for form in study.forms:
+            for rival in study.rivals:
+                if not rivals or rival in rivals:
+                    found = [difference_of(study, (form, posthocs[0]), (rival, posthocs[1]), name) for name in NUMBERS]
+                    cells = ["" if one is None else sure(one, name) for one, name in zip(found, NUMBERS, strict=True)]
+                    seeds = str(found[0].seeds) if found[0] else "0"
+                    table.add(*[study.name] * several, f"`{form.split()[1]}`", rival, *cells, seeds)
+    return table.markdown() if table.rows else "Nothing to compare yet."
+
+
+def difference_of(study: Study, one: tuple[str, str], other: tuple[str, str], name: str) -> Difference | None:
+    """One (method, post-hoc method) minus the other's; None where they have no seed in common."""
+    return difference(study.of(*one, details=True), study.of(*other, details=True), name, resamples_of)
+
+
+def acts_table(study: Planned) -> str:
+    """On how many samples the regulariser acts, from the first to the last epoch, beside each ECE."""
+    titles = ["gap above margin %", "largest logit above margin %", "regulariser acts %", "fitted temperature"]
+    names = ("val/gap_above_margin", "val/top_above_margin", "val/regulariser_active", "val/temperature")
+    table = Table(["method", "ECE %", *titles, "seeds"], align="l")
+    for method in study.methods:
+        rows = study.of(method)
+        cells = []
+        for name in names:
+            scale = 1 if name.endswith("temperature") else 100
+            curves = [found for row in rows if (found := study.curve(row, name))]
+            ends = [scale * statistics.fmean(curve[place] for curve in curves) for place in (0, -1) if curves]
+            cells.append(" → ".join(f"{end:.2f}" if scale == 1 else f"{end:.1f}" for end in ends))
+        table.add(method, spread([row.result["ece"] for row in rows], scale=100), *cells, str(len(rows)))
+    return table.markdown()
+
+
+def enough_line(study: Planned) -> str:
+    """Whether cross-entropy reached what the study needs to be in the paper's regime."""
+    if study.enough is None or not study.of("CE"):
+        return "Whether cross-entropy is accurate enough is not known yet."
+    name, least = study.enough
+    titles = {"accuracy": "accuracy", "miou_frequent": "mean IoU of the six frequent classes"}
+    found = [value for row in study.of("CE") if (value := value_of(study, row, name)) is not None]
+    if not found:
+        return f"Asked of cross-entropy: {titles[name]} above {100 * least:.0f} %; it was not stored."
+    mean = statistics.fmean(found)
+    holds = "which holds" if mean > least else "**which does not hold**"
+    return f"Cross-entropy has {titles[name]} {100 * mean:.1f} %; above {100 * least:.0f} % was asked for, {holds}."
+
+
+def value_of(study: Planned, row: Row, name: str) -> float | None:
+    """A number of a run: stored with its row, or, of label maps, beside its files."""
+    maps = RunFiles(study.folder, row.run).text(MAPS)
+    return row.result.get(name) if not maps or row.result.get(name) is not None else json.loads(maps).get(name)
+
+
+def accurate_page(study: Planned) -> None:
+    """One study of accurate networks."""
+    head = [f"# {study.title}", study.about, study.state()]
+    if not study.rows:
+        page(study.name, *head, "```\n" + "\n".join(study.commands) + "\n```")
+        return
+    compared = [
+        f"## ACLS minus the others, {title}\n\n{minus_table([study], (posthoc, posthoc))}"
+        for title, posthoc in (("as trained", NONE), ("after temperature scaling", T))
+    ]
+    page(
+        study.name,
+        *head,
+        *([enough_line(study)] if study.enough else []),
+        f"{study.how()}\n\nTrained at commit `{COMMIT}`. The [rules](rules.md) were written before the first run ended "
+        f"and say what was tried before the recipe was fixed. [All networks]({study.name}-networks.html), with "
+        "diagrams and curves.",
+        study_table(study),
+        *protocol_part(study),
+        "## On how many samples the regulariser acts",
+        "Validation samples, after the first and after the last epoch, mean over seeds: largest minus smallest logit "
+        "above the margin; largest logit above it; any term of the method's own regulariser not 0.",
+        acts_table(study),
+        *(compared if study.forms else [f"## {auto_rule()}"]),
+    )
+
+
+def protocol_part(study: Planned) -> list[str]:
+    """Of segmentation, the ECE as the paper measures it, beside the pooled one."""
+    table = Table(["method", "ECE %, the paper's protocol", "ECE %, pooled", "mean IoU %", "seeds"], align="l")
+    for method in study.methods:
+        rows = study.of(method)
+        columns = [
+            [value for row in rows if (value := value_of(study, row, name)) is not None]
+            for name in ("ece_protocol", "ece", "miou_frequent")
+        ]
+        if columns[0]:
+            table.add(method, *(spread(values, scale=100) for values in columns), str(len(rows)))
+    about = (
+        "The paper's protocol averages the ECE of the foreground over batches of 8 images; both are of the pixels that "
+        "were stored of each image. The IoU is the mean of the classes that one in ten test images or more shows, "
+        "without the background."
+    )
+    return ["## By the paper's protocol", about, table.markdown()] if table.rows else []
+
+
+def orders() -> str:
+    """The methods of each study by their error, beside those of the small networks on the same data."""
+    table = Table(["study", "by", "lowest first", "small networks", "pairs in the same order"], align="lllll")
+    for study in ACCURATE:
+        small = study.sibling
+        if small is None or len(study.methods) < 2:
+            continue
+        known: dict[str, list[Row]] = {}
+        for row in small.rows:
+            if row.posthoc == NONE and not (form_named(row).startswith("ACLS") and row.method not in PUBLISHED):
+                known.setdefault(form_named(row), []).append(row)
+        common = [name for name in study.methods if name in known]
+        for name in ("ece", "nll"):
+            here = {method: study.mean(method, name) for method in common}
+            there = {method: _mean(known[method], name) for method in common}
+            pairs = list(itertools.combinations(common, 2))
+            same = sum((here[a] < here[b]) == (there[a] < there[b]) for a, b in pairs)
+            listed = [", ".join(sorted(common, key=values.__getitem__)) for values in (here, there)]
+            table.add(study.name, metric(name).label, *listed, f"{same} of {len(pairs)}")
+    return table.markdown() if table.rows else "Not known yet."
+
+
+def margins_chosen() -> str:
+    """The margin that validation would choose, from the sweep over margins."""
+    table = Table(["form", "lowest validation NLL", "lowest validation ECE", "lowest test NLL", "margins"], align="l")
+    for form, by_margin in sweep().items():
+        found: dict[str, dict[float, float]] = {"val/nll": {}, "val/ece": {}, "nll": {}}
+        for margin, rows in by_margin.items():
+            folder = (CIFAR if margin == 6.0 else VARIANTS).folder
+            first = [row for row in rows if row.seed == 1]
+            files = [RunFiles(folder, row.run) for row in first]
+            best = [json.loads(file.text(SUMMARY))["val"] for file in files]
+            for name in ("nll", "ece"):
+                found[f"val/{name}"][margin] = statistics.fmean(one[name] for one in best)
+            found["nll"][margin] = _mean(first, "nll")
+        chosen = [f"{min(values, key=values.__getitem__):g}" for values in found.values()]
+        table.add(f"`{form}`", *chosen, ", ".join(f"{margin:g}" for margin in by_margin))
+    return table.markdown()
+
+
+def default_rule() -> str:
+    """The rule on the default form, applied to what is stored."""
+    table = Table(["study", "NLL `released`", "NLL `paper`", "seeds", "lower"], align="l")
+    wins = {"released": 0, "paper": 0}
+    for study in ACCURATE:
+        seeds = {row.seed for row in study.of(_TWO[0])} & {row.seed for row in study.of(_TWO[1])}
+        if seeds:
+            nll = {form: _mean([r for r in study.of(f"ACLS {form}") if r.seed in seeds], "nll") for form in wins}
+            lower = min(nll, key=nll.__getitem__)
+            wins[lower] += not study.missing
+            complete = "" if not study.missing else " so far"
+            table.add(study.name, *(f"{value:.4f}" for value in nll.values()), str(len(seeds)), f"`{lower}`{complete}")
+    waiting = [study.name for study in ACCURATE if study.missing]
+    winner = "paper" if wins["paper"] > wins["released"] else "released"
+    decided = (
+        f"Undecided until {', '.join(waiting)} {'is' if len(waiting) == 1 else 'are'} complete: the printed equation "
+        "stays the default."
+        if waiting
+        else f"**The default form is `{winner}`**: lower NLL in {wins[winner]} of {len(ACCURATE)} studies."
+        + (" A tie goes to the authors' code." if wins["paper"] == wins["released"] else "")
+    )
+    return "\n\n".join([table.markdown(), decided] if table.rows else [decided])
+
+
+def centred_rule() -> str:
+    """The rule on the form `centred`, applied to what is stored."""
+    studies = (FINETUNED, MENDED)
+    lines, stays = [], True
+    for study in studies:
+        found = {
+            name: difference_of(study, ("ACLS centred", NONE), ("ACLS paper", NONE), name) for name in ("ece", "nll")
+        }
+        if None in found.values():
+            lines.append(f"- {study.name}: not known yet")
+            continue
+        told_of = [f"{metric(name).label} {sure(one, name)}" for name, one in found.items() if one is not None]
+        lines.append(f"- {study.name}, `centred` minus `paper`: {'; '.join(told_of)}")
+        stays &= all(one is not None and one.sign < 0 for one in found.values())
+    waiting = [study.name for study in studies if study.missing]
+    decided = (
+        f"Undecided until {' and '.join(waiting)} {'is' if len(waiting) == 1 else 'are'} complete."
+        if waiting
+        else "**`centred` stays.**"
+        if stays
+        else "**`centred` goes**: both errors would have to be lower in both studies, beyond doubt. It was tried."
+    )
+    return "\n".join(lines) + f"\n\n{decided}"
+
+
+def auto_rule() -> str:
+    """The rule on AutoACLS, applied to what is stored."""
+    found = difference_of(AUTOMATIC, ("AutoACLS", NONE), ("MbLS", NONE), "ece")
+    if found is None:
+        return "AutoACLS minus MbLS: not known yet."
+    numbers = [
+        f"{metric(name).label}{after} {sure(one, name)}"
+        for name in ("ece", "nll", "accuracy")
+        for posthoc, after in ((NONE, ""), (T, " after temperature scaling"))
+        if (one := difference_of(AUTOMATIC, ("AutoACLS", posthoc), ("MbLS", posthoc), name)) is not None
+    ]
+    decided = "**AutoACLS stays.**" if found.sign < 0 else "**AutoACLS goes.**"
+    if AUTOMATIC.missing:
+        decided = f"Undecided: {AUTOMATIC.state()}"
+    return f"AutoACLS minus MbLS, {found.seeds} seeds: {'; '.join(numbers)}. {decided}"
+
+
+def accurate_answers() -> None:
+    """One page over all studies of accurate networks."""
+    states = "\n".join(f"- [{study.title}]({study.name}.md). {study.state()}" for study in (*ACCURATE, AUTOMATIC))
+    checks = "\n".join(f"- {study.name}: {enough_line(study)}" for study in ACCURATE)
+    shown = [study for study in ACCURATE if study.rows]
+    page(
+        "accurate",
+        "# Accurate, overconfident networks",
+        f"{runs_of((*ACCURATE, AUTOMATIC))} networks, trained at commit `{COMMIT}`, where the paper's question lives: "
+        "accurate, with logits beyond the margin on most samples. Differences are means over the seeds that both "
+        "methods have; **bold** where the 95 % interval, over seeds and test samples, excludes 0. `make results` "
+        "writes this page from what is stored.",
+        states,
+        "## Are they accurate?",
+        checks,
+        "## Does ACLS lower ECE, adaptive ECE and NLL, and at which cost in accuracy?",
+        "As trained, each form minus each method:",
+        minus_table(shown, (NONE, NONE)),
+        "## What remains after temperature scaling?",
+        "Both after temperature scaling:",
+        minus_table(shown, (T, T)),
+        "ACLS as trained minus cross-entropy after temperature scaling:",
+        minus_table(shown, (NONE, T), ("CE",)),
+        "## On how many samples does the regulariser act?",
+        *(f"{study.title}, from the first to the last epoch:\n\n{acts_table(study)}" for study in shown),
+        "## Which margin would the validation set choose?",
+        "These studies have the published margin alone (6 on CIFAR-10, 10 elsewhere), so they cannot tell. In the "
+        "small networks of [cifar10_mini](variants.md), one seed per margin:",
+        margins_chosen(),
+        "## Is the ranking that of the small networks?",
+        orders(),
+        "## The rules, applied",
+        "The [rules](rules.md) were written before the first run ended.",
+        "### Which form of ACLS is the default?",
+        default_rule(),
+        "### Does `centred` stay?",
+        centred_rule(),
+        "### Does AutoACLS stay?",
+        auto_rule(),
+    )
+
+
 def _margins() -> object:
     drawn, (ax,) = canvas(height=2.8)
     values = {
@@ -515,7 +944,7 @@ def _overlay() -> object:
     drawn, (ax,) = canvas()
     shown = {}
     for title, method in {**RIVALS, "ACLS": ACLS, "released": RELEASED, "AutoACLS": AUTO}.items():
-        suite = CIFAR.of(method)[0].result.suite
+        suite = CIFAR.of(method, details=True)[0].result.suite
         assert suite is not None
         shown[title] = suite.bins.reliability()
     reliability.draw_overlay(reliability.prepare_overlay(shown), ax)
@@ -523,19 +952,26 @@ def _overlay() -> object:
 
 
 def _training_accuracy(study: Study) -> float:
-    rows = [RunFiles(study.folder, row.run).text(METRICS).splitlines() for row in study.of("CE")]
-    place = rows[0][0].split(",").index("train/accuracy")
-    return statistics.fmean(float(lines[-1].split(",")[place]) for lines in rows)
+    runs = [RunFiles(study.folder, row.run).history() for row in study.of("CE")]
+    return statistics.fmean(history[-1]["train/accuracy"] for history in runs)
 
 
 def _mean(rows: Sequence[Row], name: str) -> float:
     return statistics.fmean(row.result.get(name) or 0.0 for row in rows)
 
 
-def main(*, interactive: bool = True) -> None:
-    """Write everything; the interactive pages take most of the time."""
+def main(only: str = "", *, interactive: bool = True) -> None:
+    """Write everything, or ``only`` what is about the accurate networks; the interactive pages take long."""
+    set_threads(1)  # arrays are small: more threads only wait for each other
     (HERE / "figures").mkdir(exist_ok=True)
     project_readme()
+    for study in (*ACCURATE, AUTOMATIC):
+        accurate_page(study)
+        if interactive and study.rows:
+            write(of_study(study.folder, study.detailed), HERE / f"{study.name}-networks.html", title=study.title)
+    accurate_answers()
+    if only == "accurate":
+        return
     cifar_page()
     variants_page()
     small_page(TINY, "tiny_imagenet")
@@ -543,8 +979,8 @@ def main(*, interactive: bool = True) -> None:
     answers_page()
     if interactive:
         for study, name in ((CIFAR, "cifar10"), (TINY, "tiny_imagenet"), (VOC, "voc")):
-            write(study.folder, HERE / f"{name}-networks.html", title=study.title)
+            write(of_study(study.folder, study.detailed), HERE / f"{name}-networks.html", title=study.title)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

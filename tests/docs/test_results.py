@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
-PAGES = ("README", "cifar10", "variants", "tiny_imagenet", "voc")
+ACCURATE = ("accurate", "tiny_imagenet_finetune", "cifar10_finetune", "cifar10_resnet20", "voc_finetune", "auto")
+PAGES = ("README", "cifar10", "variants", "tiny_imagenet", "voc", *ACCURATE)
 
 
 @pytest.fixture(scope="module")

@@ -315,6 +315,13 @@ def test_runs_that_differ_in_the_seed_alone_are_seeds_of_one_method(tmp_path):
     assert [line[-2] for line in results(found)[0].rows] == ["2", "2"]
 
 
+def test_settings_that_change_no_result_do_not_tell_seeds_apart(tmp_path):
+    """A study may go on with other workers, or save its state more often: its runs are still seeds of one method."""
+    run(tmp_path / "a", seed=1, draw=1)
+    run(tmp_path / "b", seed=2, draw=1, **{"save_every": 50, "data.workers": 3, "threads": 2})
+    assert {one.method for one in told_apart(of_path(tmp_path))} == {"ACLS(margin=6.0)"}
+
+
 def test_runs_of_other_settings_are_no_seeds_and_their_names_say_the_setting(tmp_path):
     for name, seed, epochs in (("a", 1, 3), ("b", 1, 1), ("c", 2, 1)):
         run(tmp_path / name, loss="CE()", seed=seed, draw=0, epochs=epochs)

@@ -18,9 +18,7 @@ from acls.report.results import RANKED
 from acls.results import Record
 from acls.results.details import Mistake
 from acls.study.ranking import Ranked, rank
-
-_FREE = ("seed", "log", "loss")
-"""Settings in which the seeds of a method may differ; the loss is its name."""
+from acls.study.runs import FREE
 
 
 @dataclass(frozen=True)
@@ -164,7 +162,7 @@ def _place(subject: Subject) -> str:
 def _flat(recipe: Recipe | None) -> dict[str, Any]:
     if recipe is None:
         return {}
-    return {name: attrgetter(name)(recipe) for name in leaves(Recipe) if name.split(".")[0] not in _FREE}
+    return {name: attrgetter(name)(recipe) for name in leaves(Recipe) if not {name, name.split(".")[0]} & FREE}
 
 
 def _kinds(known: Sequence[Mapping[str, Any]], names: Sequence[str]) -> int:
