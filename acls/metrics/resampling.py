@@ -230,7 +230,7 @@ class Redraws(Tally):
                 reached = q.cumsum(1)
                 place = u.to(q.dtype).mul_(2.0**-24).mul_(reached[:, -1:])
                 if n_classes <= _FEW_CLASSES:  # a comparison per class is faster than a search
-                    label = sum((place >= each[:, None]).byte() for each in reached[:, :-1].T).long()  # type: ignore
+                    label = sum((place >= each[:, None]).byte() for each in reached[:, :-1].T).long()
                 else:
                     label = torch.searchsorted(reached, place, right=True).clamp_(max=n_classes - 1)
                 draws[:, -1] += log.gather(1, label).sum(0, dtype=torch.float64)
