@@ -1,4 +1,4 @@
-"""Errors that say what came, what was called for, and the way out."""
+"""Errors that say what was expected, what was given, and the way out."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import functools
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -22,7 +22,7 @@ from acls.models.own import resolved
 from acls.options import override
 from acls.predictions import Columns, Predictions
 from acls.predictions.core import to_logits
-from acls.recipes import Recipe, find
+from acls.recipes import METHODS, Recipe, find
 from acls.report.page import of_file, write
 from acls.report.results import RANKED
 from acls.results import Record, Result
@@ -36,8 +36,6 @@ from acls.study.runs import Failed, chosen, detailed, plan, run_study
 from acls.study.store import Store
 from acls.train import Given, TrainedRun
 from acls.train import fit as train_recipe
-
-METHODS = ("CE", "LabelSmoothing", "Focal", "MbLS", "CRL", "ACLS")
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ def compare(
     ``train``. Bytes are images in 0..255, floats are what the network gets. ``settings`` are those of the recipe by
     their dotted names, as in ``{"epochs": 10, "optim.lr": 0.01, "data.flip": True}``.
 
-    The same call goes on with a study that was stopped. One worker is this process; with more, model and data must be
+    The same call continues a study that was stopped. One worker is this process; with more, model and data must be
     picklable, the model by its name in a module.
     """
     recipe, given = _prepared(model, (train, val, test), recipe, settings, classes, void)
@@ -175,33 +173,14 @@ def _prepared(
     base = find(recipe) if isinstance(recipe, str) else recipe
     data = DataOptions(name="given", root=fingerprint(*parts), val=base.data.val)
     base = override(replace(base, data=data, log=()), settings or {})
-    factory = None if isinstance(model, str) else _checked(model)
-    options = replace(base.model, name=model if isinstance(model, str) else f"{model.__module__}:{model.__qualname__}")
-    base = replace(base, model=resolved(options, factory))
-
-    return base, Given(Loaded(parts, classes, void), factory)
-
-
-def _checked(model: Callable[..., Any]) -> Callable[..., Any]:
-    torch = sys.modules["torch"]
-    if isinstance(model, torch.nn.Module) or not hasattr(model, "__qualname__"):
+    if isinstance(model, torch.nn.Module) or not (isinstance(model, str) or hasattr(model, "__qualname__")):
         raise InputError(
             f"expected a class or function that makes a network for each run, got {type(model).__name__}: "
             "write def make(n_classes): return ..."
         )
-    return model
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """Makes the three parts for the settings and seed of a run."""
-
-    parts: tuple[Any, Any, Any]
-    classes: Sequence[str] | None
-    void: int
-
-    def __call__(self, options: DataOptions, seed: int) -> Any:
-        return gathered(*self.parts, options=options, seed=seed, classes=self.classes, void=self.void)
+    name, factory = (model, None) if isinstance(model, str) else (f"{model.__module__}:{model.__qualname__}", model)
+    base = replace(base, model=resolved(replace(base.model, name=name), factory))
+    return base, Given(functools.partial(gathered, *parts, classes=classes, void=void), factory)
 
 
 def predictions(

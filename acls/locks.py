@@ -36,8 +36,8 @@ def hold(path: str | os.PathLike[str], *, wait: bool = False) -> Iterator[None]:
     """Hold the lock file ``path``, whose folder is made; where another process holds it, wait for it or raise `Held`.
 
     The lock is the operating system's, on the open file, so that of a process that was killed is free. The file stays:
-    its text only says who holds the lock. A process may hold one lock several times, so that whoever locks a run's
-    folder can call what locks it too.
+    its text only says who holds the lock. A process may hold one lock several times, so that code that locks a
+    run's folder can call code that locks it, too.
     """
     import fcntl
 

@@ -33,7 +33,7 @@ class Positions:
     shape: torch.Size
     """``(N, *D)``, the shape of one value per position."""
     index: Tensor | None = None
-    """``(N,)``, the samples' numbers in the training set, for whoever remembers them."""
+    """``(N,)``, the samples' numbers in the training set, for losses that keep a history of samples."""
 
     @property
     def soft(self) -> bool:

@@ -24,7 +24,7 @@ from acls.options import SettingError
 COMMANDS = {
     "methods": "list every training method with its type, paper, year and defaults",
     "explain": "show the label that each method really trains towards",
-    "train": "train a network by a recipe, or go on with a run",
+    "train": "train a network by a recipe, or continue a run",
     "predict": "write the predictions of a trained network",
     "recipes": "list the recipes, or show one whole",
     "evaluate": "measure calibration: every metric with its interval, noise floor and n",
@@ -100,7 +100,7 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; 0 if all went well, 1 if a check or a worker failed, 2 for bad input, 130 after Ctrl-C.
 
-    Whatever goes wrong is told in one line; ``--debug`` shows the traceback as well.
+    Whatever goes wrong is reported in one line; ``--debug`` shows the traceback as well.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = next((word for word in arguments if not word.startswith("-")), None)
     try:
         code = _run(arguments, chosen)
-        sys.stdout.flush()  # here, where a full disk can still be told
+        sys.stdout.flush()  # here, where a full disk can still be reported
         return code
     except KeyboardInterrupt:
         print(f"acls {chosen}: stopped", file=sys.stderr)
@@ -159,7 +159,7 @@ def _told(error: Exception) -> tuple[int, str]:
         from acls.study.engine import WorkerLost  # here, so that help comes at once
 
         if isinstance(error, WorkerLost):
-            return 1, f"{error}. The same command goes on with a study or a search"
+            return 1, f"{error}. The same command continues a study or a search"
     what = _one_line(error) or "no message"
     return 2, f"{type(error).__name__}: {what}; if the input is right this is a bug: --debug shows where"
 

@@ -2,8 +2,7 @@
 
 Trains every method with every seed, measures each network as it is and after post-hoc calibration on the validation
 part, and tests the best against the next, on the same test samples and over the seeds. Without a recipe it is a
-demonstration on embedded digits. A study that was stopped goes on where it was with the same command; what is finished
-is not run again.
+demonstration on embedded digits. The same command continues a study that was stopped.
 
 Examples:
   acls compare
@@ -26,14 +25,14 @@ from typing import TYPE_CHECKING
 from acls.cli.common import add_columns, add_shared, check_out, columns_of, engine_of, say, say_paragraphs, show_table
 from acls.cli.settings import add_settings, apply, recipe_of, settings_of
 from acls.errors import InputError
-from acls.recipes import RECIPES, Recipe
+from acls.recipes import METHODS, RECIPES, Recipe
 
 if TYPE_CHECKING:
     from acls.front import Comparison
 
 DEMO = "digits_few"
-DEFAULTS = {"methods": "CE, LabelSmoothing, Focal, MbLS, CRL, ACLS", "seeds": "3", "posthoc": "temperature"}
-"""Not in the parser, so that what was given can be told from what was not."""
+DEFAULTS = {"methods": METHODS, "seeds": "3", "posthoc": "temperature"}
+"""Not in the parser, so that an option that is given differs from its default."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

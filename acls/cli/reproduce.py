@@ -1,7 +1,7 @@
 """Reproduce a table or figure of the paper: train what it needs, and set our numbers beside the paper's.
 
 ACLS is trained in the authors' own form, on which the paper's claims are judged, and as Eq. 13. Each claim gets a
-verdict from our own runs: reproduced, not reproduced, or cannot be told at this n. ``--scale mini``
+verdict from our own runs: reproduced, not reproduced, or undecided at this n. ``--scale mini``
 trains CPU-sized siblings on the data that is at hand, and on embedded data where there is none; ``--scale paper``
 follows the full protocols. Runs are shared between the tables, and what is finished is never trained again. Any setting
 of the recipes can be changed, as in ``--epochs 5``.

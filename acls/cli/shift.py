@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         severities=severities,
         limit=args.limit,
         seed=args.seed,
-        note=None if args.quiet else _progress,
+        note=_progress if sys.stderr.isatty() and not args.quiet else lambda _: None,
     )
     if args.json:
         say(args, found.as_json())
@@ -107,5 +107,4 @@ def _severities(text: str) -> list[int]:
 
 
 def _progress(one: Condition) -> None:
-    if sys.stderr.isatty():
-        print(f"{one.corruption} {one.severity}: ECE {one.ece:.2%}", file=sys.stderr)
+    print(f"{one.corruption} {one.severity}: ECE {one.ece:.2%}", file=sys.stderr)

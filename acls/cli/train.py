@@ -1,4 +1,4 @@
-"""Train a network by a recipe and write a run: weights, metrics, predictions, figures. Or go on with one.
+"""Train a network by a recipe and write a run: weights, metrics, predictions, figures. Or continue one.
 
 Examples:
   acls train digits_cnn --loss ACLS
@@ -69,6 +69,9 @@ def run(args: argparse.Namespace) -> int:
     except TrainingStopped as error:
         print(f"acls train: {error}", file=sys.stderr)
         return 1
+    except OSError as error:
+        error.add_note("what was saved before is whole: continue from it with --resume")
+        raise
     except KeyboardInterrupt as stopped:
         if not stopped.args:  # nothing was saved yet
             raise

@@ -42,7 +42,7 @@ class Predictions:
     labels: Tensor
     """``(n,)`` int64 class ids."""
     kind: Kind
-    """What the scores are. There is no default: nobody can tell from the values."""
+    """What the scores are. There is no default: the values do not show it."""
     confidence: Tensor | None = None
     """``(n,)``, for triples only: the probability of the predicted class."""
     predicted: Tensor | None = None

@@ -413,12 +413,11 @@ class ParquetFile(DataFile):
         return int(self._file.metadata.num_rows)
 
     def n_cells(self, layout: Layout) -> int:
-        names = {ref.name for ref in layout.main}
-        if not self._file.metadata.num_row_groups:
-            return len(names)
-        first = self._file.metadata.row_group(0)
-        columns = (first.column(at) for at in range(first.num_columns))
-        values = sum(column.num_values for column in columns if column.path_in_schema.split(".")[0] in names)
+        groups = self._file.metadata
+        if not groups.num_row_groups:
+            return 1
+        first = groups.row_group(0)  # of all columns, of which the scores are nearly all
+        values = sum(first.column(at).num_values for at in range(first.num_columns))
         return max(1, int(values) // max(1, int(first.num_rows)))
 
     def blocks(self, layout: Layout, rows: int) -> Iterator[Block]:
@@ -628,7 +627,7 @@ def _dtype_name(array: Array) -> str:
 
 
 def _flatten_maps(columns: dict[str, Any], first_image: int, where: str) -> None:
-    """Turn maps ``(N, K, *D)`` with labels ``(N, *D)`` into rows of K, and number the images if nobody did."""
+    """Turn maps ``(N, K, *D)`` with labels ``(N, *D)`` into rows of K, and number the images if need be."""
     labels, scores = columns["labels"], columns["scores"]
     n, maps = labels.shape[0], labels.shape[1:]
     if scores is not None and scores.shape[2:] != maps:
@@ -646,12 +645,10 @@ def _flatten_maps(columns: dict[str, Any], first_image: int, where: str) -> None
 
 
 def _shape_trouble(scores: tuple[int, ...], labels: tuple[int, ...]) -> str:
-    def show(shape: tuple[int, ...]) -> str:
-        return f"({', '.join(map(str, ('n', *shape)))}{'' if shape else ','})"
-
-    got = f"labels have shape {show(labels)}, scores {show(scores)}"
+    own, expected, got = (str(("n", *shape)).replace("'", "") for shape in (scores, scores[1:], labels))
+    got = f"labels have shape {got}, scores {own}"
     if labels == scores:
         return f"{got}: expected one class id per row; of one-hot labels save the argmax over the classes"
     if labels and scores[:-1] == labels:
         return f"{got}: the classes belong on axis 1; save the scores with their last axis moved there"
-    return f"{got}: expected labels {show(scores[1:])}, the same without axis 1, which holds the classes"
+    return f"{got}: expected labels {expected}, the same without axis 1, which holds the classes"

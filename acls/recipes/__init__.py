@@ -24,6 +24,8 @@ def _named(make: Callable[[], Recipe]) -> Callable[[], Recipe]:
     return wraps(make)(lambda: replace(make(), name=make.__name__))
 
 
+METHODS = "CE, LabelSmoothing, Focal, MbLS, CRL, ACLS"
+"""What a study compares where it is not said."""
 RECIPES: dict[str, Callable[[], Recipe]] = {
     name: _named(make)
     for module in (small, paper, accurate)
@@ -41,5 +43,6 @@ def find(name: str) -> Recipe:
 
 
 __all__ = [
-    "RECIPES", "LossOptions", "OptimOptions", "Recipe", "ScheduleOptions", "find", "load_recipe", "save_recipe",
+    "METHODS", "RECIPES", "LossOptions", "OptimOptions", "Recipe", "ScheduleOptions",
+    "find", "load_recipe", "save_recipe",
 ]  # fmt: skip

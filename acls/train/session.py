@@ -31,7 +31,9 @@ class Session:
         self.fabric.launch()
         torch.manual_seed(recipe.seed)  # the same initial weights in all processes
         given = given or Given()
-        self.data: Data = given.data(recipe.data, recipe.seed) if given.data else load(recipe.data, seed=recipe.seed)
+        self.data: Data = (
+            given.data(options=recipe.data, seed=recipe.seed) if given.data else load(recipe.data, seed=recipe.seed)
+        )
         check(recipe, self.data)
         shape, left_out = self.data.train[0][0].shape, list[str]()
         self.model = build_model(

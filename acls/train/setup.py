@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from acls import options
-from acls.data import DataOptions
 from acls.data.dataset import Data
 from acls.errors import InputError, require, suggest
 from acls.metrics.catalogue import selectable
@@ -34,8 +33,8 @@ with torch.autocast("cpu", dtype=torch.bfloat16):
 class Given:
     """What the caller hands over in Python instead of naming it in the recipe."""
 
-    data: Callable[[DataOptions, int], Data] | None = None
-    """Makes the data from the settings and the seed."""
+    data: Callable[..., Data] | None = None
+    """Makes the data, called with ``options=``, its `DataOptions`, and ``seed=``."""
     model: Callable[..., Any] | None = None
 
 

@@ -289,7 +289,7 @@ class _Seen:
     def _about_constants(self) -> Iterator[Finding]:
         if self.k is None or self.usable == 1:
             return
-        constant = (self.columns.lows == self.columns.highs).nonzero().flatten().tolist()
+        constant = (self.columns.low == self.columns.high).nonzero().flatten().tolist()
         if len(constant) == self.k:
             yield _serious("constant", "all rows are the same")
         elif constant and self.k > 2:  # of two classes the reader may have made one up, from a file with one column
@@ -353,24 +353,15 @@ class _Seen:
 class _Range:
     """Least, greatest and sum of all values added, over axis 0."""
 
-    def __init__(self) -> None:
-        self.lows = self.highs = self.total = torch.zeros(())
-        self.count = 0
+    low = high = total = torch.zeros(())
+    count = 0
 
     def add(self, values: Tensor) -> None:
         low, high, total = values.amin(0), values.amax(0), values.double().sum(0)
         if self.count:
-            low, high, total = self.lows.minimum(low), self.highs.maximum(high), self.total + total
-        self.lows, self.highs, self.total = low, high, total
+            low, high, total = self.low.minimum(low), self.high.maximum(high), self.total + total
+        self.low, self.high, self.total = low, high, total
         self.count += len(values)
-
-    @property
-    def low(self) -> float:
-        return float(self.lows)
-
-    @property
-    def high(self) -> float:
-        return float(self.highs)
 
     @property
     def mean(self) -> float:

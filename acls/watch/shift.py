@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from acls.calibrators import Temperature
 from acls.data import DataOptions
@@ -16,7 +15,7 @@ from acls.data.augment import Normalise
 from acls.data.corruptions import CORRUPTIONS, SEVERITIES, Corrupt, Corrupted, Corruption
 from acls.data.dataset import Data, Part, SampleBatch
 from acls.data.keyed_random import generator
-from acls.errors import InputError, suggest
+from acls.errors import InputError
 from acls.metrics import Suite
 from acls.metrics.significance import noise_floor
 from acls.models import CATALOGUE, ModelOptions
@@ -91,12 +90,10 @@ class Shift:
 def sweep(
     outputs: Callable[[Corrupt | None], Iterable[SampleBatch]],
     temperature: float,
+    corruptions: Sequence[Corruption],
     *,
-    corruptions: Sequence[str] = CORRUPTIONS,
-    severities: Sequence[int] = SEVERITIES,
     samples: int,
     void: int = IGNORE_INDEX,
-    seed: int = 0,
 ) -> Iterator[Condition]:
     """The conditions one by one, the clean one first.
 
@@ -104,10 +101,8 @@ def sweep(
     went through ``corrupt(images, index)``; that is None for the images as they are.
     """
     yield _measure(CLEAN, 0, outputs(None), temperature, samples, void)
-    # All are made first, so that a misspelt name is told before an hour of work.
-    for corruption in [Corruption(name, level, seed) for name in corruptions for level in severities]:
-        found = outputs(corruption)
-        yield _measure(corruption.name, corruption.severity, found, temperature, samples, void)
+    for one in corruptions:
+        yield _measure(one.name, one.severity, outputs(one), temperature, samples, void)
 
 
 def of_model(
@@ -119,43 +114,30 @@ def of_model(
     severities: Sequence[int] = SEVERITIES,
     limit: int | None = None,
     seed: int = 0,
-    note: Callable[[Condition], None] | None = None,
+    note: Callable[[Condition], None] = lambda _: None,
 ) -> Shift:
     """Corrupt the test part of a run, or of ``data``, under the run's network or the one that ``model`` describes.
 
-    ``limit`` takes so many test samples, drawn by the seed. ``note`` is told of each condition as it is measured.
+    ``limit`` is the number of test samples to use, drawn by the seed. ``note`` is called with each condition.
     """
-    check_names(corruptions)
+    chosen = [Corruption(name, level, seed) for name in corruptions for level in severities]  # raises before any work
     with torch.random.fork_rng():
         session = open_network(path, data=data, model=model)
         test, normalise = _some(session.data.test, limit, seed), _normalise_of(session.recipe, session.data)
-        temperature = _fitted(session)
+        validation = Sample(len(session.data.val))
+        for batch in session.outputs(session.data.val, passes=session.recipe.passes):
+            validation.add(*batch)
+        temperature = _temperature(validation, session.data.void)
 
         def outputs(corrupt: Corrupt | None) -> Iterator[SampleBatch]:
             source = test.source if corrupt is None else Corrupted(test.source, corrupt, normalise)
             return session.outputs(Part(source, test.chosen), passes=session.recipe.passes)
 
         conditions = []
-        for one in sweep(
-            outputs,
-            temperature,
-            corruptions=corruptions,
-            severities=severities,
-            samples=len(test),
-            void=session.data.void,
-            seed=seed,
-        ):
+        for one in sweep(outputs, temperature, chosen, samples=len(test), void=session.data.void):
             conditions.append(one)
-            if note is not None:
-                note(one)
+            note(one)
     return Shift(temperature, tuple(conditions), session.data.segmentation)
-
-
-def check_names(corruptions: Sequence[str]) -> None:
-    """Raise for a corruption that there is not."""
-    for name in corruptions:
-        if name not in CORRUPTIONS:
-            raise InputError(f"there is no corruption {name!r}{suggest(name, CORRUPTIONS)}")
 
 
 def is_network(name: str | Path) -> bool:
@@ -179,44 +161,35 @@ def open_network(path: str | Path, *, data: DataOptions | None, model: ModelOpti
 def _measure(
     name: str, severity: int, batches: Iterable[SampleBatch], temperature: float, samples: int, void: int
 ) -> Condition:
-    plain: Suite | None = None
-    scaled: Suite | None = None
+    suites: list[Suite] = []
     sample = Sample(samples)
     for logits, target, index in batches:
-        one, other = (Suite.of(z, target, ignore_index=void) for z in (logits, logits / temperature))
-        plain, scaled = (one, other) if plain is None or scaled is None else (plain + one, scaled + other)
+        both = [Suite.of(z, target, ignore_index=void) for z in (logits, logits / temperature)]
+        suites = [one + other for one, other in zip(suites, both, strict=True)] if suites else both
         sample.add(logits, target, index)
-    if plain is None or scaled is None or plain.n == 0:
+    if not suites or suites[0].n == 0:
         raise InputError("the test part has no labelled sample")
-    floors = [noise_floor(suite, replicates=_REPLICATES)["ece"] for suite in (plain, scaled)]
-    assert plain.proper is not None
-    assert scaled.proper is not None
+    (plain, floor), (scaled, scaled_floor) = (
+        (suite.summary(), noise_floor(suite, replicates=_REPLICATES)["ece"]) for suite in suites
+    )
     return Condition(
         corruption=name,
         severity=severity,
-        n=plain.confidences.rows,
-        accuracy=plain.bins.summary()["accuracy"],
-        nll=plain.proper.summary()["nll"],
-        ece=plain.bins.ece,
-        ece_floor=floors[0].mean,
-        scaled_ece=scaled.bins.ece,
-        scaled_floor=floors[1].mean,
-        scaled_ceiling=floors[1].high,
-        scaled_nll=scaled.proper.summary()["nll"],
-        fitting_temperature=_temperature(sample.rows(void)),
+        n=suites[0].confidences.rows,
+        accuracy=plain["accuracy"],
+        nll=plain["nll"],
+        ece=plain["ece"],
+        ece_floor=floor.mean,
+        scaled_ece=scaled["ece"],
+        scaled_floor=scaled_floor.mean,
+        scaled_ceiling=scaled_floor.high,
+        scaled_nll=scaled["nll"],
+        fitting_temperature=_temperature(sample, void),
     )
 
 
-def _fitted(session: Session) -> float:
-    """The temperature of the clean validation part."""
-    sample = Sample(len(session.data.val))
-    for batch in session.outputs(session.data.val, passes=session.recipe.passes):
-        sample.add(*batch)
-    return _temperature(sample.rows(session.data.void))
-
-
-def _temperature(rows: tuple[Tensor, Tensor]) -> float:
-    return float(Temperature().fit(*rows).temperature)
+def _temperature(sample: Sample, void: int) -> float:
+    return float(Temperature().fit(*sample.rows(void)).temperature)
 
 
 def _some(part: Part, limit: int | None, seed: int) -> Part:

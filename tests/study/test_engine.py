@@ -83,7 +83,7 @@ def test_the_command_line_says_in_one_line_that_workers_died_and_how_to_go_on(tu
     assert tune_with(WorkerLost("task 1 was begun 3 times; fewer --workers may help")) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("acls tune: task 1 was begun 3 times; fewer --workers may help")
-    assert "same command goes on" in line
+    assert "same command continues" in line
 
 
 def test_errors_of_the_program_itself_show_their_traceback_on_request(tune_with, capsys):

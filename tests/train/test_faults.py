@@ -71,7 +71,7 @@ def test_a_disk_that_fills_is_told_in_the_command_line(tmp_path, monkeypatch, ca
     assert main(command) == 2
     told = capsys.readouterr().err
     assert "No space left on device; free some space" in told
-    assert "go on from it with --resume" in told
+    assert "continue from it with --resume" in told
 
 
 @pytest.mark.parametrize("keep", [0, 5, 300, 20_000])

@@ -97,7 +97,7 @@ def test_a_sweep_over_any_model_fixes_an_overconfident_one():
         noisy = z if corrupt is None else z + 1.5 * torch.randn(z.shape, generator=torch.Generator().manual_seed(1))
         yield 3 * noisy, y, torch.arange(4000)
 
-    clean, noisy = sweep(outputs, 3.0, corruptions=["noise"], severities=[1], samples=4000)
+    clean, noisy = sweep(outputs, 3.0, [Corruption("noise", 1)], samples=4000)
     assert clean.verdict == "holds"
     assert clean.fitting_temperature == pytest.approx(3, rel=0.1)
     assert clean.ece > 0.1
