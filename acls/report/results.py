@@ -159,7 +159,7 @@ def networks_table(records: Sequence[Record], columns: Sequence[str], *, marks: 
 def ranking_table(ranked: Sequence[Ranked]) -> Table:
     """A line per metric and post-hoc method: the best, the next, their difference, its interval and the p."""
     titles = ["best by", "post-hoc", "best", "next", "difference", "95 % interval", "p"]
-    table = Table(titles, align="llll", optional=("95 % interval", "post-hoc"))
+    table = Table(titles, align="llll", optional=("95 % interval", "difference"))  # without post-hoc, rows would repeat
     for one in ranked:
         found, shown = one.against[one.next], metric(one.metric)
         ends = _range(one.metric, (found.low, found.high)) if one.seeds > 1 or found.p < 1 else ""
