@@ -7,19 +7,19 @@ from typing import Any
 
 from acls.calibrators.base import Calibrator, FitReport
 from acls.calibrators.beta import Beta
+from acls.calibrators.cross_validation import Judgement, judge
 from acls.calibrators.dirichlet import Dirichlet
 from acls.calibrators.dropout import MCDropout
 from acls.calibrators.ets import ETS
+from acls.calibrators.export import export, export_onnx, fold
+from acls.calibrators.fit_scores import Score
 from acls.calibrators.histogram import Histogram
 from acls.calibrators.isotonic import Isotonic
-from acls.calibrators.judge import Judgement, judge
 from acls.calibrators.local import IBTS, LTS
 from acls.calibrators.matrix import Matrix
 from acls.calibrators.metacal import MetaCal
 from acls.calibrators.platt import Platt
-from acls.calibrators.production import export, export_onnx, fold
 from acls.calibrators.pts import PTS
-from acls.calibrators.scores import Score
 from acls.calibrators.selective import Selective
 from acls.calibrators.spline import Spline
 from acls.calibrators.temperature import Temperature

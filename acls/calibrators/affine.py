@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from acls.calibrators.descent import lbfgs
-from acls.calibrators.rows import Chunk, Chunks, Rows, chunks
+from acls.calibrators.calibration_set import CalibrationSet, Chunk, Chunks, chunks
+from acls.calibrators.lbfgs import lbfgs
 from acls.calibrators.temperature import solve
 
 FOLDS = 10
@@ -30,7 +30,7 @@ WHITEN_UP_TO = 1000
 """With more values than this the solver scales each by itself instead of by the whole Hessian."""
 STEPS = 1000
 SAMPLE = 4096
-"""Rows from which the Hessian that whitens the problem is estimated."""
+"""CalibrationSet from which the Hessian that whitens the problem is estimated."""
 
 Strength = tuple[float, float]
 """The ridge on the diagonal and the bias, and on the rest."""
@@ -185,14 +185,14 @@ class Fitted:
 
 
 def fit_affine(
-    rows: Rows,
+    data: CalibrationSet,
     make_design: Callable[[Tensor], Diagonal],
     features: Features,
     strength: float | None,
 ) -> Fitted:
     """Fit an affine map of features to rows; without a strength cross-validation chooses it."""
-    start = solve(rows)
-    some = rows.all()[0] if rows.held else rows.first()[0]
+    start = solve(data)
+    some = data.all()[0] if data.held else data.first()[0]
     # At the boundary the temperature says nothing about the scale of the logits.
     scale = 1 / float(some.double().std().clamp(min=1e-30)) if start.at_boundary else start.beta
     design = make_design(features(some[:: max(1, len(some) // SAMPLE)].double(), scale))
@@ -200,11 +200,11 @@ def fit_affine(
     def scaled(logits: Tensor) -> Tensor:
         return features(logits.double(), scale)
 
-    chosen = (strength, strength) if strength is not None else _choose_strength(design, _fold_chunks(rows, scaled))
-    data: Chunks = _Scaled(rows, scaled)
-    if rows.held and some.numel() <= HELD_IN_DOUBLE:
-        data = list(data)
-    solution = minimize(design, data, chosen)
+    chosen = (strength, strength) if strength is not None else _choose_strength(design, _fold_chunks(data, scaled))
+    mapped: Chunks = _Scaled(data, scaled)
+    if data.held and some.numel() <= HELD_IN_DOUBLE:
+        mapped = list(mapped)
+    solution = minimize(design, mapped, chosen)
     weight, bias = design.matrix(solution.values)
     eye = torch.eye(design.n_classes, dtype=torch.float64, device=weight.device)
     weight = weight + (1 if weight.ndim == 1 else eye)
@@ -214,18 +214,18 @@ def fit_affine(
 class _Scaled:
     """The features of rows that are read anew in each pass."""
 
-    def __init__(self, rows: Rows, scaled: Callable[[Tensor], Tensor]) -> None:
-        self._rows, self._scaled = rows, scaled
+    def __init__(self, data: CalibrationSet, scaled: Callable[[Tensor], Tensor]) -> None:
+        self._rows, self._scaled = data, scaled
 
     def __iter__(self) -> Iterator[Chunk]:
         return ((self._scaled(logits), labels, weight) for logits, labels, weight in self._rows)
 
 
-def _fold_chunks(rows: Rows, scaled: Callable[[Tensor], Tensor]) -> list[Chunks]:
+def _fold_chunks(data: CalibrationSet, scaled: Callable[[Tensor], Tensor]) -> list[Chunks]:
     """Return the folds to choose a strength on: all rows, or, as a strength is one for each row, a part of them."""
-    logits, labels, weight = rows.all()
+    logits, labels, weight = data.all()
     parts = -(-logits.numel() // MOST_JUDGED)
-    fold = rows.folds(FOLDS * parts)
+    fold = data.folds(FOLDS * parts)
     own = [fold == i for i in range(FOLDS)]
     return [list(chunks(scaled(logits[one]).float(), labels[one], weight[one].float())) for one in own if one.any()]
 

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from acls.calibrators.rows import Batches, Rows, finite
-from acls.calibrators.scores import Score, ScoreTally, tally_scores, uncalibrated
+from acls.calibrators.calibration_set import Batches, CalibrationSet, finite
+from acls.calibrators.fit_scores import Score, ScoreTally, tally_scores, uncalibrated
 from acls.errors import InputError
 from acls.modules import Configured
 from acls.shapes import IGNORE_INDEX, check_logits, flatten_logits, two_class_logits, unflatten_logits
@@ -131,12 +131,12 @@ class Calibrator(Configured):
         together anyway.
         """
         self._check_weight(sample_weight)
-        rows = Rows(logits, target, sample_weight, group=group, ignore_index=self.ignore_index)
+        data = CalibrationSet(logits, target, sample_weight, group=group, ignore_index=self.ignore_index)
         if self.streams:
-            rows.check_rereadable(type(self).__name__)
+            data.check_rereadable(type(self).__name__)
         else:
-            rows.hold()
-        self._fit_and_report(rows, self._fit)
+            data.hold()
+        self._fit_and_report(data, self._fit)
         return self
 
     def forward(self, logits: Tensor) -> Tensor:
@@ -203,7 +203,7 @@ class Calibrator(Configured):
             self(torch.zeros(2, classes))
 
     @abstractmethod
-    def _fit(self, rows: Rows) -> Outcome:
+    def _fit(self, data: CalibrationSet) -> Outcome:
         """Set the learned buffers."""
 
     @abstractmethod
@@ -248,21 +248,21 @@ class Calibrator(Configured):
                 setattr(self, name, value.to(moved.device))
         return self
 
-    def _fit_and_report(self, rows: Rows, fit: Callable[[Rows], Outcome]) -> None:
-        rows.first()  # raises where there is nothing
-        outcome = fit(rows)
+    def _fit_and_report(self, data: CalibrationSet, fit: Callable[[CalibrationSet], Outcome]) -> None:
+        data.first()  # raises where there is nothing
+        outcome = fit(data)
         if self.stated:
             outcome.before = outcome.after = None
-        tally = outcome.before or tally_scores(rows, uncalibrated, stated=self.stated)
+        tally = outcome.before or tally_scores(data, uncalibrated, stated=self.stated)
         before = tally.score()
-        after = (outcome.after or tally_scores(rows, self._transform, stated=self.stated)).score()
+        after = (outcome.after or tally_scores(data, self._transform, stated=self.stated)).score()
         warnings = [*outcome.warnings, *self._doubts(tally.counts)]
         if self.guard and not self._helps(before, after):
             warnings.append(
                 f"{type(self).__name__} raises the NLL of its own fitting data from {before.nll:.4f} to "
                 f"{after.nll:.4f}: the model is kept as it is (guard=False takes the fitted map)"
             )
-            self._reset(rows.first()[0])
+            self._reset(data.first()[0])
             after = before
         n = int(tally.counts.sum())
         self._report = FitReport(n, before, after, tuple(warnings), outcome.gap, outcome.at_boundary)

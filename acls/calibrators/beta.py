@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from acls.calibrators.base import Calibrator, Outcome
-from acls.calibrators.odds import fit_logistic, log_complement, one_vs_rest
-from acls.calibrators.rows import Rows
+from acls.calibrators.calibration_set import CalibrationSet
+from acls.calibrators.logistic import fit_logistic, log_complement, one_vs_rest
 
 
 class Beta(Calibrator):
@@ -27,16 +27,16 @@ class Beta(Calibrator):
     b: Tensor = field(init=False)
     c: Tensor = field(init=False)
 
-    def _fit(self, rows: Rows) -> Outcome:
+    def _fit(self, data: CalibrationSet) -> Outcome:
         def problems(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
             log_probs = logits.double().log_softmax(1)
             features = torch.stack([log_probs, -log_complement(log_probs), torch.ones_like(log_probs)], dim=2)
             return features, one_vs_rest(labels, logits.shape[1])
 
-        like = rows.first()[0]
+        like = data.first()[0]
         free = torch.ones((like.shape[1], 3), dtype=torch.bool, device=like.device)
         while True:
-            values, gap = fit_logistic(rows, problems, free=free)
+            values, gap = fit_logistic(data, problems, free=free)
             negative = values[:, :2] < 0
             # One at a time: the other often turns positive once the first is held.
             worst = values[:, :2].argmin(1, keepdim=True)

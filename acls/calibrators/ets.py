@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from acls.calibrators.base import Calibrator, Outcome
-from acls.calibrators.rows import Rows, sum_over
-from acls.calibrators.scores import Score
+from acls.calibrators.calibration_set import CalibrationSet, sum_over
+from acls.calibrators.fit_scores import Score
 from acls.calibrators.temperature import Solved, solve
 
 
@@ -34,14 +34,14 @@ class ETS(Calibrator):
     temperature: Tensor = field(init=False)
     weight: Tensor = field(init=False)
 
-    def _fit(self, rows: Rows) -> Outcome:
+    def _fit(self, data: CalibrationSet) -> Outcome:
         if self.objective == "nll":
-            solved = solve(rows)
-            weights = _nll_weights(rows, solved.beta)
+            solved = solve(data)
+            weights = _nll_weights(data, solved.beta)
         else:
-            solved = Solved(beta=1 / _mse_temperature(rows))
-            weights = _mse_weights(rows, solved.beta)
-        self._learn(rows.first()[0], temperature=solved.temperature, weight=weights)
+            solved = Solved(beta=1 / _mse_temperature(data))
+            weights = _mse_weights(data, solved.beta)
+        self._learn(data.first()[0], temperature=solved.temperature, weight=weights)
         return solved
 
     def _transform(self, rows: Tensor) -> Tensor:
@@ -56,9 +56,9 @@ class ETS(Calibrator):
         return super()._helps(before, after) if self.objective == "nll" else True
 
 
-def _nll_weights(rows: Rows, beta: float) -> Tensor:
+def _nll_weights(data: CalibrationSet, beta: float) -> Tensor:
     parts = []  # three numbers per row, what each forecast gave the true class, and the row's weight
-    for logits, labels, weight in rows:
+    for logits, labels, weight in data:
         index, z = labels[:, None], logits.double()
         tempered, plain = (z * beta).softmax(1).gather(1, index), z.softmax(1).gather(1, index)
         parts.append(torch.cat([tempered, plain, torch.full_like(plain, 1 / z.shape[1]), weight[:, None]], dim=1))
@@ -75,7 +75,7 @@ def _nll_weights(rows: Rows, beta: float) -> Tensor:
     return simplex_minimum(value, derivatives, given.device)
 
 
-def _mse_weights(rows: Rows, beta: float) -> Tensor:
+def _mse_weights(data: CalibrationSet, beta: float) -> Tensor:
     """Minimise ``w^T A w - 2 b^T w``, whose A and b are sums over the rows."""
 
     def moments(logits: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
@@ -85,12 +85,12 @@ def _mse_weights(rows: Rows, beta: float) -> Tensor:
         hits = forecasts.gather(2, labels[None, :, None].expand(3, -1, 1))[:, :, 0] @ counts
         return torch.cat([products, hits[None], counts.sum().expand(1, 3)])
 
-    total = sum_over(rows, moments)
+    total = sum_over(data, moments)
     a, b = total[:3] / total[4], total[3] / total[4]
     return simplex_minimum(lambda w: float(w @ a @ w - 2 * b @ w), lambda w: (2 * (a @ w) - 2 * b, 2 * a), total.device)
 
 
-def _mse_temperature(rows: Rows) -> float:
+def _mse_temperature(data: CalibrationSet) -> float:
     """Return the T in [0.05, 20] with the least squared distance, which may have several minima: scan, then refine."""
 
     def distances(logs: list[float]) -> Tensor:
@@ -99,7 +99,7 @@ def _mse_temperature(rows: Rows) -> float:
             probs = (torch.softmax(z * math.exp(-log), 1) for log in logs)
             return torch.stack([weight.double() @ (p.square().sum(1) - 2 * p.gather(1, index)[:, 0]) for p in probs])
 
-        return sum_over(rows, of_chunk)
+        return sum_over(data, of_chunk)
 
     low, high = math.log(0.05), math.log(20.0)
     while high - low > 1e-9:

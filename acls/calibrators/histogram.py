@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from acls.calibrators.base import Calibrator, Outcome
-from acls.calibrators.lookup import place
-from acls.calibrators.odds import one_vs_rest
-from acls.calibrators.rows import Rows
+from acls.calibrators.calibration_set import CalibrationSet
+from acls.calibrators.isotonic_tables import place
+from acls.calibrators.logistic import one_vs_rest
 from acls.errors import InputError
 from acls.metrics.bins import edges
 
@@ -40,12 +40,12 @@ class Histogram(Calibrator):
             raise InputError(f"expected bins of 1 or more, got {self.bins}")
         self.streams = self.kind == "width"
 
-    def _fit(self, rows: Rows) -> Outcome:
-        some = rows.first()[0]
+    def _fit(self, data: CalibrationSet) -> Outcome:
+        some = data.first()[0]
         if self.kind == "width":
             inner = edges(self.bins, some)[1:-1].expand(some.shape[1], -1).contiguous()
         else:
-            logits, _, weight = rows.all()
+            logits, _, weight = data.all()
             probs, order = logits.softmax(1).T.sort(dim=1)
             below = weight.double()[order].cumsum(1)
             wanted = torch.arange(1, self.bins, device=some.device) * below[:, -1:] / self.bins
@@ -54,7 +54,7 @@ class Histogram(Calibrator):
             inner = probs.gather(1, at)
         counts = torch.zeros((some.shape[1], self.bins), dtype=torch.float64, device=some.device)
         right = torch.zeros_like(counts)
-        for logits, labels, weight in rows:
+        for logits, labels, weight in data:
             index = place(inner, logits.softmax(1).T.contiguous())
             each = weight.double().expand(index.shape)
             counts.scatter_add_(1, index, each)

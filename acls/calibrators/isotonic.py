@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from acls.calibrators.base import Calibrator, Outcome
-from acls.calibrators.lookup import interpolate, keep_top, pool_adjacent_violators, stack_tables
-from acls.calibrators.odds import one_vs_rest
-from acls.calibrators.rows import Rows
+from acls.calibrators.calibration_set import CalibrationSet
+from acls.calibrators.isotonic_tables import interpolate, keep_top, pool_adjacent_violators, stack_tables
+from acls.calibrators.logistic import one_vs_rest
 
 TIE_BREAK = 1e-3
 """The share of the probability itself in the map, so that what falls on a flat part keeps its order."""
@@ -37,8 +37,8 @@ class Isotonic(Calibrator):
         super().__post_init__()
         self.keeps_ranking = self.kind == "pooled"
 
-    def _fit(self, rows: Rows) -> Outcome:
-        logits, labels, weight = rows.all()
+    def _fit(self, data: CalibrationSet) -> Outcome:
+        logits, labels, weight = data.all()
         probs, hits = logits.softmax(1), one_vs_rest(labels, logits.shape[1])
         if self.kind == "pooled":
             weight = weight.repeat_interleave(logits.shape[1])

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn.functional import conv2d, nll_loss, pad
 
 from acls.calibrators.base import Calibrator, Outcome
-from acls.calibrators.rows import Batches, Rows, codes, finite, sum_over
-from acls.calibrators.scores import ScoreTally
+from acls.calibrators.calibration_set import Batches, CalibrationSet, codes, finite, sum_over
+from acls.calibrators.fit_scores import ScoreTally
 from acls.calibrators.temperature import solve
 from acls.errors import InputError
 from acls.shapes import check_logits, two_class_logits
@@ -79,10 +79,12 @@ class LTS(Calibrator):
         self._check_weight(sample_weight)
         whole = hasattr(logits, "shape")
         batches: Any = [(logits, target, image)] if whole else list(logits)
-        rows = Rows(logits if whole else [batch[:2] for batch in batches], target, ignore_index=self.ignore_index)
-        rows.hold()
+        data = CalibrationSet(
+            logits if whole else [batch[:2] for batch in batches], target, ignore_index=self.ignore_index
+        )
+        data.hold()
         parts = [part for batch in batches for part in _split(*batch)]
-        self._fit_and_report(rows, lambda rows: self._fit_maps(rows, parts))
+        self._fit_and_report(data, lambda data: self._fit_maps(data, parts))
         return self
 
     def forward(self, logits: Tensor, image: Tensor | None = None) -> Tensor:
@@ -96,14 +98,14 @@ class LTS(Calibrator):
         image = None if image is None else image.to(maps.dtype)
         return fitted._map(maps, image, fitted._weights()).reshape(logits.shape)
 
-    def _fit(self, rows: Rows) -> Outcome:
-        return self._fit_maps(rows, list(_split(*rows.all()[:2])))
+    def _fit(self, data: CalibrationSet) -> Outcome:
+        return self._fit_maps(data, list(_split(*data.all()[:2])))
 
-    def _fit_maps(self, rows: Rows, parts: list[Part]) -> Outcome:
-        solved = solve(rows)
-        some = rows.first()[0]
+    def _fit_maps(self, data: CalibrationSet, parts: list[Part]) -> Outcome:
+        solved = solve(data)
+        some = data.first()[0]
         n_classes, image = some.shape[1], parts[0][2]
-        center, scale = _moments(rows)
+        center, scale = _moments(data)
         generator = torch.Generator().manual_seed(self.seed)
 
         def small(*shape: int) -> Tensor:
@@ -251,11 +253,11 @@ def _parted(parts: list[Part], fold: int) -> tuple[list[Part], list[Part]]:
     return rest, held
 
 
-def _moments(rows: Rows) -> tuple[Tensor, Tensor]:
+def _moments(data: CalibrationSet) -> tuple[Tensor, Tensor]:
     """Return mean and standard deviation of each class's logits."""
-    n = rows.total()
-    mean = sum_over(rows, lambda z, _labels, _weight: z.double().sum(0)) / n
-    scale = (sum_over(rows, lambda z, _labels, _weight: (z.double() - mean).square().sum(0)) / n).sqrt()
+    n = data.total()
+    mean = sum_over(data, lambda z, _labels, _weight: z.double().sum(0)) / n
+    scale = (sum_over(data, lambda z, _labels, _weight: (z.double() - mean).square().sum(0)) / n).sqrt()
     return mean, scale.clamp(min=1e-6 * float(scale.max()) + 1e-30)
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from acls.calibrators.base import Calibrator, Outcome
-from acls.calibrators.lookup import interpolate, pool_adjacent_violators
-from acls.calibrators.rows import Rows
+from acls.calibrators.calibration_set import CalibrationSet
+from acls.calibrators.isotonic_tables import interpolate, pool_adjacent_violators
 from acls.calibrators.temperature import solve
 from acls.errors import InputError
 
@@ -46,8 +46,8 @@ class MetaCal(Calibrator):
             if not 0 < getattr(self, name) < 1:
                 raise InputError(f"expected {name} between 0 and 1, got {getattr(self, name)}")
 
-    def _fit(self, rows: Rows) -> Outcome:
-        logits, labels, weight = rows.all()
+    def _fit(self, data: CalibrationSet) -> Outcome:
+        logits, labels, weight = data.all()
         entropy, right = _entropy(logits.double()), logits.argmax(1) == labels
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(self.seed)).to(labels.device)
         if self.constraint == "miscoverage":

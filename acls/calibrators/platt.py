@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from acls.calibrators.base import Calibrator, Outcome
-from acls.calibrators.odds import fit_logistic, log_odds, one_vs_rest, with_top
-from acls.calibrators.rows import Rows
+from acls.calibrators.calibration_set import CalibrationSet
+from acls.calibrators.logistic import fit_logistic, log_odds, one_vs_rest, with_top
 
 
 class Platt(Calibrator):
@@ -32,7 +32,7 @@ class Platt(Calibrator):
     weight: Tensor = field(init=False)
     bias: Tensor = field(init=False)
 
-    def _fit(self, rows: Rows) -> Outcome:
+    def _fit(self, data: CalibrationSet) -> Outcome:
         def problems(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
             log_probs = logits.double().log_softmax(1)
             odds, hits = log_odds(log_probs), one_vs_rest(labels, logits.shape[1])
@@ -41,8 +41,8 @@ class Platt(Calibrator):
                 odds, hits = odds.gather(1, top), hits.gather(1, top)
             return torch.stack([odds, torch.ones_like(odds)], dim=2), hits
 
-        values, gap = fit_logistic(rows, problems, soft_targets=self.platt_targets)
-        self._learn(rows.first()[0], weight=values[:, 0], bias=values[:, 1])
+        values, gap = fit_logistic(data, problems, soft_targets=self.platt_targets)
+        self._learn(data.first()[0], weight=values[:, 0], bias=values[:, 1])
         return Outcome(gap=gap)
 
     def _transform(self, rows: Tensor) -> Tensor:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from acls.calibrators.base import Calibrator, Outcome
-from acls.calibrators.descent import descend
-from acls.calibrators.rows import Rows
+from acls.calibrators.calibration_set import CalibrationSet
+from acls.calibrators.lbfgs import descend
 from acls.calibrators.temperature import solve
 
 LARGEST_FACTOR = 3.0
@@ -46,9 +46,9 @@ class PTS(Calibrator):
     bias2: Tensor = field(init=False)
     weight3: Tensor = field(init=False)
 
-    def _fit(self, rows: Rows) -> Outcome:
-        logits, labels, weight = rows.all()
-        solved = solve(rows)
+    def _fit(self, data: CalibrationSet) -> Outcome:
+        logits, labels, weight = data.all()
+        solved = solve(data)
         share = weight.double() / weight.sum(dtype=torch.float64)
         features = _features(logits, self.top).double()
         mean = share @ features

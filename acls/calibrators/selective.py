@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from acls.calibrators.base import Calibrator, Outcome
-from acls.calibrators.odds import fit_logistic
-from acls.calibrators.rows import Chunk, Rows
+from acls.calibrators.calibration_set import CalibrationSet, Chunk
+from acls.calibrators.logistic import fit_logistic
 from acls.calibrators.temperature import solve
 
 TOP = 5
@@ -37,16 +37,16 @@ class Selective(Calibrator):
     weight: Tensor = field(init=False)
     bias: Tensor = field(init=False)
 
-    def _fit(self, rows: Rows) -> Outcome:
+    def _fit(self, data: CalibrationSet) -> Outcome:
         def problems(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
             features = _features(logits.double())
             ones = torch.ones_like(features[:, :1])
             return torch.cat([features, ones], dim=1)[:, None], (logits.argmax(1) != labels)[:, None]
 
-        values, gap = fit_logistic(rows, problems, soft_targets=True)
-        like = rows.first()[0]
+        values, gap = fit_logistic(data, problems, soft_targets=True)
+        like = data.first()[0]
         self._learn(like, weight=values[0, :-1], bias=values[0, -1])
-        sides = {name: _Side(rows, self, name == "wrong") for name in ("right", "wrong")}
+        sides = {name: _Side(data, self, name == "wrong") for name in ("right", "wrong")}
         solved = {name: solve(side) for name, side in sides.items() if next(iter(side), None)}
         common = next(iter(solved.values()))
         betas = torch.tensor([solved.get(name, common).beta for name in sides], dtype=torch.float64)
@@ -74,8 +74,8 @@ class Selective(Calibrator):
 class _Side:
     """The rows that look right, or those that look wrong."""
 
-    def __init__(self, rows: Rows, detector: Selective, wrong: bool) -> None:
-        self._rows, self._detector, self._wrong = rows, detector, wrong
+    def __init__(self, data: CalibrationSet, detector: Selective, wrong: bool) -> None:
+        self._rows, self._detector, self._wrong = data, detector, wrong
 
     def __iter__(self) -> Iterator[Chunk]:
         for logits, labels, weight in self._rows:

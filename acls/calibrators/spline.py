@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from acls.calibrators.base import Calibrator, Outcome
-from acls.calibrators.lookup import interpolate
-from acls.calibrators.odds import log_odds, with_top
-from acls.calibrators.rows import Rows
+from acls.calibrators.calibration_set import CalibrationSet
+from acls.calibrators.isotonic_tables import interpolate
+from acls.calibrators.logistic import log_odds, with_top
 from acls.calibrators.temperature import solve
 from acls.errors import InputError
 
@@ -42,9 +42,9 @@ class Spline(Calibrator):
         if self.knots < 3:
             raise InputError(f"expected knots of 3 or more, got {self.knots}")
 
-    def _fit(self, rows: Rows) -> Outcome:
-        logits, labels, weight = rows.all()
-        solved = solve(rows)
+    def _fit(self, data: CalibrationSet) -> Outcome:
+        logits, labels, weight = data.all()
+        solved = solve(data)
         odds, predicted = log_odds((logits.double() * solved.beta).log_softmax(1)).max(1)
         odds, order = odds.sort()
         counts, hits = weight.double()[order], (predicted == labels)[order].double()

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from acls.calibrators.base import Calibrator, Outcome
-from acls.calibrators.rows import CHUNK, Chunks, Rows, sum_over
-from acls.calibrators.scores import Score, ScoreTally
+from acls.calibrators.calibration_set import CHUNK, CalibrationSet, Chunks, sum_over
+from acls.calibrators.fit_scores import Score, ScoreTally
 
 COLDEST, HOTTEST = 1e-6, 1e12
 """The range of T in units of the logits' spread; at its ends the NLL of separable data is within 1e-10 of its limit."""
@@ -21,7 +21,7 @@ CLOSE_ENOUGH = 1e-13
 MOST_STEPS = 200
 """More than bisection alone would take; six or so are usual."""
 START_ROWS = 1000
-"""Rows of the sample on which the search starts before it reads the whole data."""
+"""CalibrationSet of the sample on which the search starts before it reads the whole data."""
 
 
 class Temperature(Calibrator):
@@ -52,18 +52,18 @@ class Temperature(Calibrator):
         super().__post_init__()
         self.temperature = torch.ones(())
 
-    def _fit(self, rows: Rows) -> Outcome:
+    def _fit(self, data: CalibrationSet) -> Outcome:
         if self.grid:
-            found, outcome = _best_of(rows, PAPERS_GRID, self.objective), Outcome()
+            found, outcome = _best_of(data, PAPERS_GRID, self.objective), Outcome()
         elif self.objective == "nll":
-            outcome = solve(rows)
+            outcome = solve(data)
             found = outcome.temperature
         else:
-            center = solve(rows).temperature
+            center = solve(data).temperature
             around = center * torch.logspace(-1, 1, 201, dtype=torch.float64)
-            found, outcome = _best_of(rows, [1.0, center, *around.tolist()], self.objective), Outcome()
-        self._learn(rows.first()[0], temperature=found)
-        outcome.before, outcome.after = _scores(rows, [1.0, 1 / float(self.temperature)])
+            found, outcome = _best_of(data, [1.0, center, *around.tolist()], self.objective), Outcome()
+        self._learn(data.first()[0], temperature=found)
+        outcome.before, outcome.after = _scores(data, [1.0, 1 / float(self.temperature)])
         return outcome
 
     def _transform(self, rows: Tensor) -> Tensor:
@@ -90,30 +90,30 @@ class Solved(Outcome):
         return 1 / self.beta
 
 
-def solve(rows: Chunks) -> Solved:
+def solve(data: Chunks) -> Solved:
     """Minimise the NLL of ``softmax(beta z)`` over beta > 0.
 
     The search starts on a sample of the first rows, in float64; then two or three passes over the whole are enough.
     """
-    logits, labels, weight = next(iter(rows)) if not isinstance(rows, Rows) else rows.first()
+    logits, labels, weight = next(iter(data)) if not isinstance(data, CalibrationSet) else data.first()
     stride = max(1, len(labels) // START_ROWS)
     sample = [(logits[::stride].double(), labels[::stride], weight[::stride])]
     spread = float((sample[0][0].amax(1) - sample[0][0].mean(1)).mean())
     if spread == 0:
         return Solved(beta=1.0, warnings=("the logits of a row are all equal: no temperature changes that",))
     start = _minimize(sample, 1 / spread, spread)
-    if stride == 1 and isinstance(rows, Rows) and rows.held and logits.numel() <= CHUNK:
+    if stride == 1 and isinstance(data, CalibrationSet) and data.held and logits.numel() <= CHUNK:
         return start
-    return _minimize(rows, start.beta, spread)
+    return _minimize(data, start.beta, spread)
 
 
-def _minimize(rows: Chunks, beta: float, spread: float) -> Solved:
+def _minimize(data: Chunks, beta: float, spread: float) -> Solved:
     low, high = 1 / (HOTTEST * spread), 1 / (COLDEST * spread)
     gap = math.inf
     below = above = None  # the closest points known to be on either side of the minimum
     beta = min(max(beta, low), high)
     for _ in range(MOST_STEPS):
-        nll, slope, curvature = _derivatives(rows, beta)
+        nll, slope, curvature = _derivatives(data, beta)
         gap = slope * slope / (2 * curvature) if curvature > 0 else 0.0
         # On separable data the NLL falls as an exponential, of which the gap is one half.
         if nll < 10 * CLOSE_ENOUGH or (beta == high and slope < 0):
@@ -148,7 +148,7 @@ NO_BETTER_THAN_CHANCE = (
 )
 
 
-def _derivatives(rows: Chunks, beta: float) -> tuple[float, float, float]:
+def _derivatives(data: Chunks, beta: float) -> tuple[float, float, float]:
     """Return the mean NLL at beta, with its first and second derivative: ``E_p[z] - z_y`` and ``Var_p[z]``."""
 
     def sums(logits: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
@@ -163,7 +163,7 @@ def _derivatives(rows: Chunks, beta: float) -> tuple[float, float, float]:
         terms = (weight, nll * weight, first * weight, second * weight)
         return torch.stack([term.sum(dtype=torch.float64) for term in terms])
 
-    n, nll, slope, curvature = sum_over(rows, sums).tolist()
+    n, nll, slope, curvature = sum_over(data, sums).tolist()
     return nll / n, slope / n, curvature / n
 
 
@@ -171,16 +171,16 @@ def _derivatives(rows: Chunks, beta: float) -> tuple[float, float, float]:
 PAPERS_GRID = list(itertools.accumulate([0.1] * 100))
 
 
-def _best_of(rows: Rows, temperatures: list[float], objective: str) -> float:
+def _best_of(data: CalibrationSet, temperatures: list[float], objective: str) -> float:
     """Return the first of the temperatures with the least NLL or ECE, found in one pass over the rows."""
-    scores = [getattr(tally.score(), objective) for tally in _scores(rows, [1 / t for t in temperatures])]
+    scores = [getattr(tally.score(), objective) for tally in _scores(data, [1 / t for t in temperatures])]
     return temperatures[scores.index(min(scores))]
 
 
-def _scores(rows: Rows, betas: list[float]) -> list[ScoreTally]:
+def _scores(data: CalibrationSet, betas: list[float]) -> list[ScoreTally]:
     """Measure ``softmax(beta z)`` for several beta in one pass."""
     tallies: list[ScoreTally] = []
-    for logits, labels, weight in rows:
+    for logits, labels, weight in data:
         tallies = tallies or [ScoreTally(logits.shape[1]) for _ in betas]
         top, predicted = logits.max(1)
         below, hit = logits - top[:, None], predicted == labels

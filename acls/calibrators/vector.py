@@ -13,7 +13,7 @@ from torch.nn.functional import linear
 
 from acls.calibrators.affine import Diagonal, fit_affine
 from acls.calibrators.base import Calibrator, Outcome
-from acls.calibrators.rows import Rows
+from acls.calibrators.calibration_set import CalibrationSet
 from acls.errors import InputError
 
 
@@ -56,14 +56,14 @@ class Affine(Calibrator):
     def _design(self, features: Tensor) -> Diagonal:
         """The values to fit to features such as these."""
 
-    def _fit(self, rows: Rows) -> Outcome:
-        like = rows.first()[0]
+    def _fit(self, data: CalibrationSet) -> Outcome:
+        like = data.first()[0]
         if self._of_logits:
-            fitted = fit_affine(rows, self._design, torch.mul, self.strength)
+            fitted = fit_affine(data, self._design, torch.mul, self.strength)
             self._learn(like, weight=fitted.weight * fitted.scale, bias=fitted.bias)
         else:
-            uniform = 1 / (1 + rows.total())
-            fitted = fit_affine(rows, self._design, partial(_mixed_log_probs, uniform=uniform), self.strength)
+            uniform = 1 / (1 + data.total())
+            fitted = fit_affine(data, self._design, partial(_mixed_log_probs, uniform=uniform), self.strength)
             self._learn(like, weight=fitted.weight, bias=fitted.bias, scale=fitted.scale, uniform=uniform)
         warnings: tuple[str, ...] = ()
         if fitted.at_boundary:

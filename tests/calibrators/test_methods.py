@@ -25,8 +25,8 @@ from acls.calibrators import (
     Vector,
 )
 from acls.calibrators.affine import _walk
-from acls.calibrators.lookup import pool_adjacent_violators
-from acls.calibrators.odds import log_complement
+from acls.calibrators.isotonic_tables import pool_adjacent_violators
+from acls.calibrators.logistic import log_complement
 from acls.errors import InputError
 from tests.calibrators.synthetic import overconfident, sample, well_calibrated
 from tests.calibrators.test_temperature import golden_logits

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from acls.calibrators.rows import Rows, sum_over
+from acls.calibrators.calibration_set import CalibrationSet, sum_over
 
 STEPS = 200
 CLOSE_ENOUGH = 1e-12
@@ -45,7 +45,7 @@ Problems = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def fit_logistic(
-    rows: Rows, problems: Problems, *, soft_targets: bool = False, free: Tensor | None = None
+    data: CalibrationSet, problems: Problems, *, soft_targets: bool = False, free: Tensor | None = None
 ) -> tuple[Tensor, float]:
     """Solve P logistic regressions side by side: return coefficients (P, F) and the largest distance to a minimum.
 
@@ -53,11 +53,11 @@ def fit_logistic(
     ``(N+ + 1) / (N+ + 2)`` and ``1 / (N- + 2)`` for 1 and 0, with which the minimum is finite even on separable data.
     Coefficients where ``free`` (P, F) is False stay 0. A ridge of 1e-9 keeps degenerate problems solvable.
     """
-    logits, labels, _ = rows.first()
+    logits, labels, _ = data.first()
     features = problems(logits[:1], labels[:1])[0]
     shape = features.shape[1:]
     free = torch.ones(shape, dtype=torch.bool, device=features.device) if free is None else free
-    n, right = rows.total(), sum_over(rows, lambda z, y, weight: weight.double() @ problems(z, y)[1].double())
+    n, right = data.total(), sum_over(data, lambda z, y, weight: weight.double() @ problems(z, y)[1].double())
     high = (right + 1) / (right + 2) if soft_targets else torch.ones_like(right)
     low = 1 / (n - right + 2) if soft_targets else torch.zeros_like(right)
 
@@ -65,7 +65,7 @@ def fit_logistic(
         loss = torch.zeros_like(right)
         slope = torch.zeros(shape, dtype=torch.float64, device=loss.device)
         curvature = torch.zeros((*shape, shape[1]), dtype=torch.float64, device=loss.device)
-        for logits, labels, weight in rows:
+        for logits, labels, weight in data:
             features, hits = problems(logits, labels)
             counts = weight.double()[:, None]
             score = torch.einsum("mpf,pf->mp", features, values)

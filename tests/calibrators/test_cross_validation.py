@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from acls.calibrators import LTS, Histogram, Isotonic, Temperature, Vector, judge
-from acls.calibrators.rows import Rows
+from acls.calibrators.calibration_set import CalibrationSet
 from acls.errors import InputError
 from tests.calibrators.synthetic import overconfident, well_calibrated
 
@@ -47,7 +47,7 @@ def test_the_calibrator_itself_is_not_fitted():
 def test_folds_have_equal_sizes_and_keep_groups_and_maps_together():
     logits, target = overconfident(n=600, k=4)
     group = torch.arange(60).repeat_interleave(10)
-    rows = Rows(logits, target, group=group, ignore_index=-100)
+    rows = CalibrationSet(logits, target, group=group, ignore_index=-100)
     folds = rows.folds(5)
     assert folds.bincount().tolist() == [120] * 5
     of_group = {}

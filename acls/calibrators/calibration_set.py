@@ -27,7 +27,7 @@ Chunk = tuple[Tensor, Tensor, Tensor]
 Chunks = Iterable[Chunk]
 
 
-class Rows:
+class CalibrationSet:
     """Re-iterable chunks of tensors, or of an iterable of batches ``(logits, target)`` or ``(logits, target, weight)``.
 
     An iterable is read anew in every pass and never held: `hold` gathers it where a method needs all rows at once. A
@@ -154,10 +154,10 @@ class Rows:
 NOTHING_LEFT = "there is nothing to fit to: no batch, or every position has weight 0 or the label ignore_index"
 
 
-def sum_over(rows: Chunks, term: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
+def sum_over(data: Chunks, term: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
     """Add up a term of each chunk in float64."""
     total: Any = 0.0
-    for chunk in rows:
+    for chunk in data:
         total = total + term(*chunk).double()
     return torch.as_tensor(total)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from acls.calibrators.rows import NOTHING_LEFT, Chunks
+from acls.calibrators.calibration_set import NOTHING_LEFT, Chunks
 from acls.errors import InputError
 from acls.metrics.bins import BINS, bin_of
 
@@ -59,10 +59,10 @@ def uncalibrated(logits: Tensor) -> Tensor:
     return logits.log_softmax(1)
 
 
-def tally_scores(rows: Chunks, transform: Callable[[Tensor], Tensor], *, stated: bool = False) -> ScoreTally:
+def tally_scores(data: Chunks, transform: Callable[[Tensor], Tensor], *, stated: bool = False) -> ScoreTally:
     """Measure log-probabilities ``transform(logits)`` chunk by chunk; ``stated`` as in `ScoreTally.add_log_probs`."""
     tally: ScoreTally | None = None
-    for logits, labels, weight in rows:
+    for logits, labels, weight in data:
         tally = tally or ScoreTally(logits.shape[1])
         tally.add_log_probs(transform(logits), labels, weight, stated=stated)
     if tally is None:

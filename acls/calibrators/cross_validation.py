@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from acls.calibrators.base import Calibrator
-from acls.calibrators.rows import Rows
-from acls.calibrators.scores import Score, ScoreTally, tally_scores, uncalibrated
+from acls.calibrators.calibration_set import CalibrationSet
+from acls.calibrators.fit_scores import Score, ScoreTally, tally_scores, uncalibrated
 from acls.errors import InputError
 
 KEEP = "keep the model as it is"
@@ -63,12 +63,12 @@ def judge(
     if not calibrator.pointwise:
         number = torch.arange(len(logits), device=logits.device) if group is None else group
         group = torch.unique(number, return_inverse=True)[1]
-    rows = Rows(logits, target, sample_weight, group=group, ignore_index=calibrator.ignore_index)
+    data = CalibrationSet(logits, target, sample_weight, group=group, ignore_index=calibrator.ignore_index)
     if calibrator.pointwise:
-        (logits, target, weight), fold = rows.all(), rows.folds(folds)
+        (logits, target, weight), fold = data.all(), data.folds(folds)
         sample_weight = None if sample_weight is None else weight
     elif group is not None:
-        fold = rows.group_folds(folds)[group]
+        fold = data.group_folds(folds)[group]
     befores: list[ScoreTally] = []
     afters: list[ScoreTally] = []
     at_boundary = False
@@ -81,7 +81,7 @@ def judge(
         fitted = copy.deepcopy(calibrator).fit(logits[~own], target[~own], weights[0])
         at_boundary |= fitted.report.at_boundary
         for scores, transform, tallies in ((logits[own], uncalibrated, befores), (fitted(logits[own]), _same, afters)):
-            held_out = Rows(scores, target[own], weights[1], ignore_index=calibrator.ignore_index)
+            held_out = CalibrationSet(scores, target[own], weights[1], ignore_index=calibrator.ignore_index)
             tallies.append(tally_scores(held_out, transform, stated=calibrator.stated))
     first, last = (reduce(add, tallies).score() for tallies in (befores, afters))
     pairs = [(before.score(), after.score()) for before, after in zip(befores, afters, strict=True)]
