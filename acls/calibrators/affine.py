@@ -21,7 +21,7 @@ FOLDS = 10
 MOST_JUDGED = 2**19
 """Elements of logits on which strengths are compared, in float32."""
 HELD_IN_DOUBLE = 2**24
-"""Elements up to which the features are kept in float64; beyond they are made anew in each pass."""
+"""Elements up to which the features are kept in float64; larger ones are computed in each pass."""
 STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 """Ridge strengths that cross-validation chooses from."""
 USUAL = 1.0
@@ -212,7 +212,7 @@ def fit_affine(
 
 
 class _Scaled:
-    """The features of rows that are read anew in each pass."""
+    """The features of rows, computed in each pass."""
 
     def __init__(self, data: CalibrationSet, scaled: Callable[[Tensor], Tensor]) -> None:
         self._rows, self._scaled = data, scaled

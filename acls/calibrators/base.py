@@ -26,16 +26,16 @@ ROWS_PER_VALUE = 10
 
 @dataclass(frozen=True)
 class FitReport:
-    """What a fit did to the data it was fitted on, and what speaks against trusting it."""
+    """The scores of a fit on its own data, before and after, and warnings."""
 
     rows: int
     before: Score
     after: Score
     warnings: tuple[str, ...] = ()
     gap: float | None = None
-    """The certificate: an estimate of how far above its minimum the objective stayed, where there is a minimum."""
+    """An estimate of how far the objective is above its minimum; None where it has no minimum."""
     at_boundary: bool = False
-    """The objective falls on towards the end of the range; the values learned are that end's."""
+    """Whether the objective still falls at the end of the range, so that the learned values are that end."""
 
     def __str__(self) -> str:
         lines = [
@@ -47,7 +47,7 @@ class FitReport:
 
 @dataclass
 class Outcome:
-    """What a method's own fit hands back to be reported; scores only where it has them at no cost."""
+    """What a method's own fit reports; it holds scores only where they cost nothing extra."""
 
     before: ScoreTally | None = None
     after: ScoreTally | None = None
@@ -64,20 +64,20 @@ class Calibrator(Configured):
     """
 
     keeps_ranking = False
-    """Whether the classes of a row keep their order, so that accuracy stays what it was."""
+    """Whether the classes of each row keep their order, so that accuracy does not change."""
     streams = False
-    """Whether `fit` reads an iterable of batches anew in each pass, and never holds more than one of them."""
+    """Whether `fit` reads an iterable of batches once per pass and never holds more than one of them."""
     pointwise = True
     """Whether each position is calibrated by its own logits alone."""
     takes_impossible = False
-    """Whether -inf, the logit of a class that cannot be, goes through; elsewhere it is taken for a very small one."""
+    """Whether -inf, the logit of an impossible class, is kept; otherwise it is replaced by a very small one."""
     no_weights: ClassVar[str] = ""
     """Why `fit` takes no ``sample_weight``; empty where it takes them."""
     paper: ClassVar[str] = ""
 
     ignore_index: int = IGNORE_INDEX
     guard: bool = True
-    """Keep the model as it is, and say so, where the fitted map raises the NLL of its own fitting data."""
+    """Leave the probabilities unchanged, with a warning, if the fitted map raises the NLL of its fitting data."""
     stated: bool = False
     """Fit to stated confidences, the two classes wrong and right: the confidence is that of right, not the larger."""
 
@@ -93,14 +93,14 @@ class Calibrator(Configured):
 
     @property
     def report(self) -> FitReport:
-        """What the last fit did, and its warnings."""
+        """The report of the last fit."""
         if self._report is None:
-            raise InputError(f"{type(self).__name__} has no report: it is not fitted, or came without one")
+            raise InputError(f"{type(self).__name__} has no report: it is not fitted, or was loaded without one")
         return self._report
 
     @property
     def fitted(self) -> bool:
-        """Whether the learned values are there."""
+        """Whether the learned values are set."""
         return all(getattr(self, name) is not None for name in self.learned)
 
     def __str__(self) -> str:
@@ -215,11 +215,11 @@ class Calibrator(Configured):
         """Set the learned buffers to values that leave the probabilities of logits such as these as they are."""
 
     def _values(self, n_classes: int) -> int:
-        """How many values the method learns for so many classes."""
+        """The number of values that the method learns for ``n_classes`` classes."""
         return sum(getattr(self, name).numel() for name in self.learned)
 
     def _n_classes(self) -> int | None:
-        """How many classes the learned values are for; None: any number."""
+        """The number of classes that the learned values are for; None: any number."""
         return None
 
     def _learn(self, like: Tensor, **values: Tensor | float) -> None:
@@ -281,9 +281,9 @@ class Calibrator(Configured):
             )
         missing = (counts == 0).nonzero().flatten().tolist()
         if missing:
-            told = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
+            named = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
             doubts.append(
-                f"no sample of class {told} ({len(missing)} of {counts.numel()}): what is learned for it is a guess"
+                f"no sample of class {named} ({len(missing)} of {counts.numel()}): what is learned for it is a guess"
             )
         return doubts
 
@@ -295,7 +295,7 @@ class Calibrator(Configured):
             raise InputError(f"{type(self).__name__} was fitted to {own} classes, but the logits have {n_classes}")
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # An unfitted calibrator does not know the shapes yet: it takes those of the values that come.
+        # An unfitted calibrator has no shapes yet: it takes those of the loaded values.
         for name in self.learned:
             value = state_dict.get(prefix + name)
             own = getattr(self, name)

@@ -17,7 +17,7 @@ class Beta(Calibrator):
     """Fit ``sigmoid(a log p - b log(1 - p) + c)`` with a, b >= 0 for each class against the rest, then normalise.
 
     a = b = 1, c = 0 changes nothing; a = b is Platt scaling of the log-odds. Where a or b would be negative it is
-    held at 0 and the rest fitted anew, as the authors do. (Kull, Silva Filho and Flach, AISTATS 2017)
+    held at 0 and the others are fitted again, as the authors do. (Kull, Silva Filho and Flach, AISTATS 2017)
     """
 
     streams = True

@@ -1,4 +1,4 @@
-"""The calibration data as rows: checked, flattened, without what is ignored, read in chunks as often as needed."""
+"""The calibration data as rows: checked, flattened, without ignored positions, read in chunks once per pass."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Chunks = Iterable[Chunk]
 class CalibrationSet:
     """Re-iterable chunks of tensors, or of an iterable of batches ``(logits, target)`` or ``(logits, target, weight)``.
 
-    An iterable is read anew in every pass and never held: `hold` gathers it where a method needs all rows at once. A
+    An iterable is read once per pass and never held: `hold` gathers it where a method needs all rows at once. A
     row of weight w counts as w equal rows; without weights each is 1, and rows of weight 0 are left out.
     """
 
@@ -66,11 +66,11 @@ class CalibrationSet:
         return self._held is not None
 
     def check_rereadable(self, name: str) -> None:
-        """Raise for a generator, which is spent after the one pass that would not be enough."""
+        """Raise for a generator, which can be read only once."""
         if self._held is None and iter(self._batches) is self._batches:
             raise InputError(
                 f"{name} reads its batches several times, but a generator can be read once: "
-                "pass a list, a DataLoader, or any other iterable that starts anew"
+                "pass a list, a DataLoader, or any other iterable that can be read again"
             )
 
     def __iter__(self) -> Iterator[Chunk]:
@@ -104,7 +104,7 @@ class CalibrationSet:
     def all(self) -> Chunk:
         """Return all rows, in an order that depends on their content alone.
 
-        So whatever draws or splits them, draws or splits them the same for any order they came in.
+        Random draws and folds of them therefore do not depend on the order in which they were given.
         """
         return self._in_order()[:3]
 
@@ -187,7 +187,7 @@ def _checked(logits: Tensor) -> Tensor:
         return logits
     low, high = torch.aminmax(logits)
     if not torch.isfinite(high):  # NaN wins every comparison
-        raise InputError("logits hold NaN or infinity: look at the model's outputs before calibrating them")
+        raise InputError("expected finite logits, got NaN or infinity: check the outputs of the model first")
     return logits if torch.isfinite(low) else finite(logits)
 
 

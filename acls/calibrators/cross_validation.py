@@ -1,4 +1,4 @@
-"""Judge: whether a calibrator helps on data it was not fitted on."""
+"""Cross-validation of a calibrator: whether it helps on data that it was not fitted on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEEP = "keep the model as it is"
 
 @dataclass(frozen=True)
 class Judgement:
-    """NLL and ECE before and after a calibrator on held-out folds, and what to do.
+    """NLL and ECE on held-out folds before and after a calibrator, and the recommendation.
 
     The standard errors are those of the mean over folds of the change from before to after.
     """
@@ -88,7 +88,7 @@ def judge(
     nll_se = statistics.stdev(after.nll - before.nll for before, after in pairs) / math.sqrt(folds)
     ece_se = statistics.stdev(after.ece - before.ece for before, after in pairs) / math.sqrt(folds)
     if at_boundary:
-        use, why = False, f"{KEEP}: a fit ends where nothing but the range stops it, and says nothing of other data"
+        use, why = False, f"{KEEP}: a fit ends at the boundary of its range, so it does not carry over to other data"
     else:
         use, why = _recommend(last.nll - first.nll, nll_se, last.ece - first.ece, ece_se)
     return Judgement(type(calibrator).__name__, first, last, nll_se, ece_se, use, why)

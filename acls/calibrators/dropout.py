@@ -19,7 +19,7 @@ class MCDropout(nn.Module):
 
     Returns ``log mean_t softmax(z_t)``. Where dropout acts only on the input of the last layer, what comes before runs
     once and only that layer ``passes`` times. ``seed`` makes the result repeatable and leaves torch's own random state
-    alone; None draws anew in each call. (Gal and Ghahramani, ICML 2016)
+    alone; None draws other masks in each call. (Gal and Ghahramani, ICML 2016)
     """
 
     def __init__(self, model: nn.Module, passes: int = 20, seed: int | None = 0) -> None:

@@ -1,4 +1,4 @@
-"""Into production: a calibrator folded into the last layer, or exported together with the model."""
+"""Deploy a calibrator: fold it into the last layer, or export it together with the model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def fold(
     affine = calibrator.affine()
     if affine is None:
         raise InputError(
-            f"this {type(calibrator).__name__} is no affine map of the logits, so no layer can hold it: fit "
+            f"this {type(calibrator).__name__} is not an affine map of the logits, so no layer can hold it: fit "
             "Temperature(), Vector(space='logits') or Matrix() instead, or put it behind the model by "
             "export(model, calibrator, ...)"
         )
@@ -62,7 +62,7 @@ def _last_layer(model: nn.Module, layer: str | None, n_classes: int | None) -> t
     if layer is not None:
         found = modules.get(layer)
         if not isinstance(found, nn.Linear | nn.Conv2d):
-            raise InputError(f"layer {layer!r} is no linear or convolution layer of the model")
+            raise InputError(f"expected layer= to name a linear or convolution layer of the model, got {layer!r}")
         return layer, found
     candidates = [(name, module) for name, module in modules.items() if _can_hold(module)]
     if not candidates:
@@ -125,10 +125,10 @@ def export_onnx(
     probabilities: bool = False,
     tolerance: float = 1e-5,
 ) -> float:
-    """Write model and calibrator as one ONNX file, run it in onnxruntime, and return how far its probabilities are off.
+    """Write model and calibrator as one ONNX file, run it in onnxruntime, and return the largest difference.
 
     Its input is ``input``, its output ``log_probabilities`` or, with ``probabilities=True``, ``probabilities``.
-    Nothing is written if they are off by more than the tolerance.
+    Nothing is written if probabilities differ by more than the tolerance.
     """
     require("onnx", extra="export")
     require("onnxscript", extra="export")

@@ -19,9 +19,9 @@ from acls.metrics.bins import edges
 class Histogram(Calibrator):
     """Replace a probability by how often its class was right in its bin, class by class, then normalise.
 
-    Bins are (lo, hi], of equal ``width`` or of equal ``mass`` (edges at the class's own quantiles). An empty bin has
-    its middle; a bin of n rows has no value below 1 / (n + 2), so that nothing becomes impossible. (Zadrozny and
-    Elkan, ICML 2001)
+    Bins are (lo, hi], of equal ``width`` or of equal ``mass`` (edges at the class's own quantiles). The
+    value of an empty bin is its middle, that of a bin of n rows at least 1 / (n + 2): no class becomes impossible.
+    (Zadrozny and Elkan, ICML 2001)
     """
 
     paper = "Zadrozny and Elkan, ICML 2001"

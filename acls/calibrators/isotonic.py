@@ -22,8 +22,8 @@ class Isotonic(Calibrator):
 
     ``kind="one-vs-rest"`` has a function for each class (Zadrozny and Elkan, KDD 2002); ``kind="pooled"`` has one for
     all, fitted to the pairs (p_k, y = k) of all classes, which keeps the order of the classes and so the accuracy (IRM
-    of Zhang et al., ICML 2020). No value is below 1 / (n + 2), n pairs being behind the function: a class that was
-    never right at some probability is not thereby impossible.
+    of Zhang et al., ICML 2020). A function fitted to n pairs has values of at least 1 / (n + 2): a class that was
+    never right at some probability does not become impossible.
     """
 
     paper = "Zadrozny and Elkan, KDD 2002"

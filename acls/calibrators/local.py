@@ -1,4 +1,4 @@
-"""Local temperature scaling for dense maps: each position's temperature comes from what is around it."""
+"""Local temperature scaling for dense maps: each position's temperature depends on its neighbourhood."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LARGEST_FACTOR = 3.0
 """The log of how far a position's temperature may be from the common one."""
 FOLDS = 3
 FEWEST_MAPS = 12
-"""From here on maps are held out, a fold after the other, to tell how long to train."""
+"""With at least this many maps, cross-validation chooses the number of passes."""
 BATCH = 2**20
 """Positions times classes of the maps in one training step."""
 
@@ -39,9 +39,9 @@ class LTS(Calibrator):
     Four maps of the logits are mixed by gates in a tree, and the result is mixed with a map of the image by one more
     gate: ``T = T0 exp(m)``, with T0 the best common temperature and m starting close to 0. Without image in
     ``fit(logits, target, image=...)`` that branch is left out, also in use. Rows ``(N, K)`` are maps of one position.
-    Cross-validation over maps tells after how many passes to stop; where none helps, T0 alone is left.
+    Cross-validation over maps chooses the number of passes; where none lowers the NLL, T0 alone is left.
     (Ding et al., ICCV 2021. There all weights start at 0, which keeps the four maps equal for ever; here a small
-    random start, from ``seed``, tells them apart, and positivity comes from exp instead of relu.)
+    random start, from ``seed``, makes them differ, and exp instead of relu keeps T positive.)
     """
 
     keeps_ranking = True
@@ -177,7 +177,7 @@ class LTS(Calibrator):
         logits = finite(logits)
         shape = (1, -1, 1, 1)
         inputs = (logits - self.center.view(shape)) / self.scale.view(shape)
-        # Beyond ten deviations a logit says no more than "far".
+        # Beyond ten standard deviations all logits are the same to the network.
         maps = _conv(inputs.clamp(-10, 10), weights[0], weights[1])
         t1, t2, t3, t4 = maps[:, 0:4].unbind(1)
         g1, g2, g3, g4 = maps[:, 4:8].sigmoid().unbind(1)
@@ -231,7 +231,7 @@ def _as_map(logits: Tensor) -> Tensor:
 
 
 def _split(logits: Tensor, target: Tensor, image: Tensor | None = None) -> Iterator[Part]:
-    """Yield batches of maps; which maps come together depends on their content alone, not on their order."""
+    """Yield batches of maps; which maps share a batch depends on their content, not on their order."""
     maps = _as_map(two_class_logits(logits)).detach()
     target = target.reshape(maps[:, 0].shape).long()
     order = codes(maps.flatten(1), torch.zeros_like(target.flatten(1)[:, 0])).argsort(stable=True)

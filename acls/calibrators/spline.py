@@ -17,7 +17,7 @@ from acls.errors import InputError
 TABLE = 257
 """Points at which the fitted curve is kept."""
 WIDEST = 100.0
-"""Log-odds beyond which confidence is not told apart any more."""
+"""Log-odds are clamped to this range."""
 
 
 class Spline(Calibrator):

@@ -29,8 +29,8 @@ class Temperature(Calibrator):
 
     ``objective="nll"`` solves for the T that minimises the NLL, which is convex in 1/T: Newton's steps kept in a
     bracket, sums in float64, so it always converges; where there is no minimum (all samples right, or worse than
-    chance) T is the end of its range and the report says so. ``objective="ece"`` searches T for the least ECE, which
-    is a step function of T; ``grid=True`` takes the T among 0.1, 0.2, ..., 10.0 that the authors of focal loss, MbLS
+    chance) T is the end of its range, with a warning in the report. ``objective="ece"`` searches T for the least ECE,
+    which is a step function of T; ``grid=True`` takes the T among 0.1, 0.2, ..., 10.0 that the authors of focal loss, MbLS
     and ACLS would take, the first of the best. (Guo et al., ICML 2017)
 
     >>> z = torch.tensor([[2.0, 0.0]] * 4); y = torch.tensor([0, 0, 0, 1])
@@ -81,7 +81,7 @@ class Temperature(Calibrator):
 
 @dataclass(kw_only=True)
 class Solved(Outcome):
-    """The inverse temperature that minimises the NLL, and how sure that is."""
+    """The inverse temperature that minimises the NLL, with its certificate."""
 
     beta: float
 
@@ -139,12 +139,12 @@ def _minimize(data: Chunks, beta: float, spread: float) -> Solved:
 
 
 SEPARABLE = (
-    "every sample is right, so the NLL falls on as T goes to 0: T = {:.3g} is the end of the range; "
+    "every sample is right, so the NLL keeps falling as T goes to 0: T = {:.3g} is the end of the range; "
     "calibrate on data the model was not trained on"
 )
 NO_BETTER_THAN_CHANCE = (
-    "the true class scores no higher than the average one, so the NLL falls on as T grows: T = {:.3g} is the end of "
-    "the range; check that labels and logits belong together"
+    "the true class scores no higher than the average one, so the NLL keeps falling as T grows: T = {:.3g} is the end "
+    "of the range; check that labels and logits belong together"
 )
 
 

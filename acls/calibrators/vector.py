@@ -21,9 +21,10 @@ class Affine(Calibrator):
     """What the affine maps have in common: weight, bias, and a ridge that pulls them towards temperature scaling.
 
     They map logits, or the logs of q: the probabilities after temperature scaling, mixed with as much of the uniform
-    distribution as one row among those fitted to, so that no log is far below what so many rows can tell of.
+    distribution as one row among those fitted to, so that no log is far below the smallest frequency that the rows can
+    show.
 
-    ``strength`` is the ridge in units of values a row, so it fades as data grows; None lets 10-fold cross-validation
+    ``strength`` is the ridge in units of values per row, so it fades as data grows; None lets 10-fold cross-validation
     on the fitting data choose it, which then is held in memory.
     """
 

@@ -13,7 +13,7 @@ from acls.vision import torchvision
 def importing(package: str, *, extra: str, vision: bool = True) -> Iterator[None]:
     """Import a library in this block; where it is missing, a `MissingExtra` says how to install it.
 
-    ``vision``: it imports torchvision where that is installed, whether it fits torch or not; so ours comes first.
+    ``vision``: it imports torchvision where that is installed, so our guarded import runs first.
     """
     if vision:
         with suppress(MissingExtra):

@@ -1,7 +1,7 @@
 """The four hooks of a loss with memory, called from a loop that is not ours.
 
-A loss is an `nn.Module`, so whoever calls it tells us what we need: a forward hook sees each step's logits, target and
-index. No adapter has to know how the user's training step looks.
+A loss is an `nn.Module`, so a forward hook on it sees the logits, target and index of each step. No adapter has to know
+what the user's training step looks like.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class LossHooks:
         self._handles: list[Any] = []
 
     def attach(self) -> None:
-        """Watch the loss's calls, and whether a saved state is loaded: then its memory is not started anew."""
+        """Watch the loss's calls, and whether a saved state is loaded: then `prepare` keeps its memory."""
         if not self._handles:
             self._handles = [
                 self.loss.register_forward_hook(self._note, with_kwargs=True),
@@ -75,7 +75,7 @@ class LossHooks:
         self._handles, self.seen = [], []
 
     def take(self) -> list[Seen]:
-        """The calls since the last time that this was asked."""
+        """Return the calls since the last `take`."""
         seen, self.seen = self.seen, []
         return seen
 
@@ -118,7 +118,7 @@ class LossHooks:
                 yield logits.float(), target, index
         finally:
             self._model.train(training)
-            self.take()  # a forward that calls the loss is no training step
+            self.take()  # a forward that calls the loss is not a training step
 
     def start_epoch(self, number: int, total: int) -> None:
         """Before the first step of an epoch."""

@@ -116,7 +116,7 @@ class CalibrationCallback(Callback):
         if mask is not None and not bool(mask.all()) and not self._warned and not _honours_mask(trainer):
             rank_zero_warn(
                 f"{self._hooks.loss!r} takes {int((~mask).sum())} samples out of training, but the train loader's "
-                "sampler goes on drawing them: pass sampler=acls.data.indexed.KeptSampler(dataset, loss) to it"
+                "sampler still draws them: pass sampler=acls.data.indexed.KeptSampler(dataset, loss) to it"
             )
             self._warned = True
 
@@ -204,7 +204,7 @@ class CalibrationCallback(Callback):
 
 
 class _Counted(Gathered):
-    """What was gathered of one data loader, and how many samples of this process came, padding included."""
+    """What was gathered of one data loader, and the number of samples in this process, with padding."""
 
     seen = 0
 

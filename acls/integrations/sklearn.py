@@ -1,4 +1,4 @@
-"""scikit-learn face: an estimator whose probabilities a calibrator of acls has calibrated."""
+"""A scikit-learn classifier whose probabilities are calibrated by a calibrator of acls."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     its out-of-fold scores from ``cv`` folds (a number, or what scikit-learn splits with), so both use all data;
     ``cv="prefit"`` takes an estimator that is fitted and the data for the calibrator alone. X is what the estimator
     takes: arrays, data frames, texts. The scores are the logs of ``predict_proba``, else ``decision_function``.
-    ``scores="logits"`` or ``"probs"``: X holds the scores of a model, a column a class, in the order of the sorted
-    labels.
+    ``scores="logits"`` or ``"probs"``: X holds the scores of a model, one column per class, in the order of the
+    sorted labels.
 
     ``method`` is a calibrator's name, ``method_params`` its fields.
     """
@@ -78,14 +78,14 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         if self.scores != "estimator":
             if X.shape[1] != len(self.classes_):
                 raise InputError(
-                    f"X has {X.shape[1]} columns, but y {len(self.classes_)} classes: with scores={self.scores!r} "
-                    "there is a column a class"
+                    f"expected one column of X per class of y with scores={self.scores!r}, got {X.shape[1]} columns "
+                    f"and {len(self.classes_)} classes"
                 )
             logits = self._logits(X)
         elif self.cv == "prefit":
             check_is_fitted(self.estimator)
             if not np.array_equal(self.estimator.classes_, self.classes_):
-                raise InputError("y holds other classes than the estimator was fitted to: calibrate on all of them")
+                raise InputError("expected y to hold the classes that the estimator was fitted to, got others")
             self.estimator_ = self.estimator
             logits = self._logits(X)
         else:
@@ -97,7 +97,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         return self
 
     def predict_proba(self, X: Any) -> Any:
-        """Return calibrated probabilities, a column a class of ``classes_``."""
+        """Return calibrated probabilities, one column per class of ``classes_``."""
         check_is_fitted(self, "calibrator_")
         if self.scores != "estimator":
             X = validate_data(self, X, accept_sparse=True, dtype=None, ensure_all_finite=False, reset=False)
@@ -112,7 +112,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     def _fit_estimator(self, X: Any, y: Any, target: Any, sample_weight: Any) -> torch.Tensor:
         estimator = LogisticRegression() if self.estimator is None else self.estimator
         if not is_classifier(estimator):
-            raise InputError(f"{type(estimator).__name__} is no classifier: pass one with predict_proba")
+            raise InputError(f"expected a classifier with predict_proba, got {type(estimator).__name__}")
         if len(self.classes_) < 2:
             raise ValueError(
                 "this classifier needs samples of at least 2 classes in the data, but the data has one class"

@@ -29,11 +29,11 @@ with importing("timm", extra="vision"):
 
 
 def criterion(loss: Loss | str, mixup: Mixup | Mapping[str, Any] | None = None) -> Loss:
-    """The loss, after a look at what ``mixup`` makes of the labels.
+    """Return the loss after checking that it works with the labels that ``mixup`` makes.
 
     That is any of timm's: Mixup, FastCollateMixup or NaFlexMixup, or the settings that one is made with. Raises for a
-    loss that must know each sample's class. Warns where Mixup smooths the labels by itself, as it does by 0.1 unless
-    told otherwise: the loss would smooth them a second time.
+    loss that must know each sample's class. Warns where Mixup smooths the labels itself, by 0.1 by default:
+    the loss would smooth them a second time.
     """
     loss = make_loss(loss)
     if mixup is None:

@@ -129,7 +129,7 @@ def test_a_fit_that_only_its_range_stops_is_not_recommended(tmp_path, capsys):
     main(["calibrate", str(tmp_path / "val.npz"), "--method", "temperature,vector"])
     out = capsys.readouterr().out
     assert "Recommended: keep the model as it is." in out
-    assert "a fit ends where nothing but the range stops it" in " ".join(out.split())
+    assert "a fit ends at the boundary of its range" in " ".join(out.split())
 
 
 @pytest.mark.parametrize("command", ["calibrate", "apply"])

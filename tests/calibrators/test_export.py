@@ -62,7 +62,7 @@ def test_folding_a_map_that_is_not_affine_says_what_to_do(model):
 
 
 def test_folding_a_vector_of_log_probabilities_names_the_one_that_can_be(model):
-    with pytest.raises(InputError, match=r"this Vector is no affine .* Vector\(space='logits'\)"):
+    with pytest.raises(InputError, match=r"this Vector is not an affine .* Vector\(space='logits'\)"):
         fold(model, fitted("Vector", space="log_probs"))
 
 

@@ -108,7 +108,7 @@ def test_weights_reach_the_estimator_and_the_calibrator_alone_where_it_takes_non
 
 
 def test_wrong_number_of_columns_is_refused():
-    with pytest.raises(InputError, match="3 columns, but y 2 classes"):
+    with pytest.raises(InputError, match="got 3 columns and 2 classes"):
         CalibratedClassifier(scores="logits").fit(np.zeros((4, 3)), [0, 1, 0, 1])
 
 

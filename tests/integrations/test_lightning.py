@@ -220,7 +220,7 @@ def test_pruned_samples_leave_training_with_the_sampler_and_are_warned_of_withou
     train = Indexed(TRAIN)
     kept = DataLoader(train, batch_size=7, sampler=KeptSampler(train, loss))
     with warnings.catch_warnings():
-        warnings.filterwarnings("error", message=".*goes on drawing.*")
+        warnings.filterwarnings("error", message=".*still draws.*")
         trainer(tmp_path, CalibrationCallback()).fit(Noting(loss, returns=True), kept, loaders()[1])
     by_epoch = [sorted(i for epoch, batch in seen for i in batch if epoch == number) for number in range(2)]
     assert by_epoch[0] == list(range(N_TRAIN))
