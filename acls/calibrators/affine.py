@@ -36,8 +36,6 @@ Strength = tuple[float, float]
 """The ridge on the diagonal and the bias, and on the rest."""
 Features = Callable[[Tensor, float], Tensor]
 """From logits and an inverse temperature to what an affine map is fitted to."""
-Unwhiten = Callable[[Tensor, bool], Tensor]
-"""From coordinates in which the Hessian is near one to values; transposed, gradients back."""
 
 
 class Diagonal:
@@ -269,13 +267,13 @@ def _held_out(design: Diagonal, folds: list[Chunks], strength: Strength, starts:
     ``starts`` holds the last fits, where the next start.
     """
     totals = []
-    unwhiten: Unwhiten | None = None
+    basis: Tensor | None = None
     for i, fold in enumerate(folds):
         rest = [chunk for j, other in enumerate(folds) if j != i for chunk in other]
         start = starts[i] if len(starts) > i else None
         # The folds' Hessians differ little: the first one's whitens all.
-        solution = minimize(design, rest, strength, start, enough=1e-7, unwhiten=unwhiten)
-        values, unwhiten = solution.values, solution.unwhiten
+        solution = minimize(design, rest, strength, start, enough=1e-7, basis=basis)
+        values, basis = solution.values, solution.basis
         totals.append(
             sum(
                 float(weight @ cross_entropy(x + design.shift(values.to(x.dtype), x), labels, reduction="none"))
@@ -293,8 +291,8 @@ class Solution:
     values: Tensor
     gap: float
     converged: bool
-    unwhiten: Unwhiten
-    """The coordinates that were used, for another fit of the kind."""
+    basis: Tensor
+    """The coordinates that were used, for similar fits."""
 
 
 def minimize(
@@ -303,7 +301,7 @@ def minimize(
     strength: Strength,
     start: Tensor | None = None,
     enough: float = 1e-13,
-    unwhiten: Unwhiten | None = None,
+    basis: Tensor | None = None,
 ) -> Solution:
     """Minimise mean NLL plus ridge by L-BFGS, in coordinates in which the Hessian is near one.
 
@@ -313,10 +311,11 @@ def minimize(
     n = sum(float(weight.sum(dtype=torch.float64)) for _, _, weight in data)
     ridge = design.penalty(strength, n).to(first.device)
     origin = torch.zeros(design.size, dtype=torch.float64, device=first.device) if start is None else start
-    unwhiten = unwhiten or _whitening(design, data, origin, ridge)
+    basis = _whitening(design, data, origin, ridge) if basis is None else basis
+    diagonal = basis.ndim == 1
 
     def objective(point: Tensor) -> tuple[float, Tensor]:
-        now = origin + unwhiten(point, False)
+        now = origin + (basis * point if diagonal else basis @ point)
         total, gradient = 0.0, torch.zeros_like(now)
         for x, labels, weight in data:
             log_probs = (x + design.shift(now.to(x.dtype), x)).log_softmax(1)
@@ -325,16 +324,18 @@ def minimize(
             residual = log_probs.exp_()
             residual.scatter_add_(1, index, torch.full_like(index, -1, dtype=residual.dtype))
             gradient += design.pull(residual.mul_(weight[:, None]), x)
-        return total / n + float((ridge * now * now).sum()), unwhiten(gradient / n + 2 * ridge * now, True)
+        gradient = gradient / n + 2 * ridge * now
+        return total / n + float((ridge * now * now).sum()), basis * gradient if diagonal else gradient @ basis
 
     small = (2 * enough / design.size) ** 0.5
     found = lbfgs(objective, torch.zeros_like(origin), small_gradient=small, steps=STEPS)
     gap = float(found.gradient.square().sum()) / 2
-    return Solution(origin + unwhiten(found.point, False), gap, gap <= max(1e-8, enough), unwhiten)
+    values = origin + (basis * found.point if diagonal else basis @ found.point)
+    return Solution(values, gap, gap <= max(1e-8, enough), basis)
 
 
-def _whitening(design: Diagonal, data: Chunks, values: Tensor, ridge: Tensor) -> Unwhiten:
-    """Return the map from whitened coordinates to values (and, transposed, of gradients back)."""
+def _whitening(design: Diagonal, data: Chunks, values: Tensor, ridge: Tensor) -> Tensor:
+    """Return the basis, or only its diagonal, of coordinates in which the Hessian is near one."""
     hessian, seen, total = torch.zeros(()), 0, 0.0
     for x, _, weight in data:
         stride = max(1, -(-len(x) // SAMPLE))
@@ -345,15 +346,9 @@ def _whitening(design: Diagonal, data: Chunks, values: Tensor, ridge: Tensor) ->
             break
     hessian = hessian / total
     if hessian.ndim == 1:
-        scale = (hessian + 2 * ridge).clamp(min=1e-12).rsqrt()
-        return lambda vector, _transposed: scale * vector
+        return (hessian + 2 * ridge).clamp(min=1e-12).rsqrt()
     hessian.diagonal().add_(2 * ridge + 1e-12 * float(hessian.diagonal().mean()) + 1e-30)
-    factor = torch.linalg.cholesky(hessian)
-
-    def unwhiten(vector: Tensor, transposed: bool) -> Tensor:
-        # hessian = L L^T, so values = L^-T point and the gradient at the point is L^-1 gradient
-        side = factor if transposed else factor.T
-        solved: Tensor = torch.linalg.solve_triangular(side, vector[:, None], upper=not transposed)
-        return solved[:, 0]
-
-    return unwhiten
+    # hessian = L L^T, so with values = L^-T point the Hessian at the point is one
+    factor = torch.linalg.cholesky(hessian).T
+    basis: Tensor = torch.linalg.solve_triangular(factor, torch.eye(len(ridge)).to(factor), upper=True)
+    return basis

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import field
+from functools import partial
 from itertools import combinations
 from typing import Literal
 
@@ -14,15 +15,18 @@ from torch import Tensor
 from acls.calibrators.base import Calibrator, Outcome
 from acls.calibrators.calibration_set import CalibrationSet, sum_over
 from acls.calibrators.fit_scores import Score
+from acls.calibrators.lbfgs import descend
 from acls.calibrators.temperature import Solved, solve
+
+STEPS = 200
 
 
 class ETS(Calibrator):
     """Mix three forecasts: ``w1 softmax(z / T) + w2 softmax(z) + w3 / K``, weights >= 0 that sum to 1.
 
     T is fitted first, then the weights, both to the NLL or, with ``objective="mse"`` as in the authors' code, to the
-    mean squared distance from the one-hot label. The problem of the weights is convex and solved exactly, face by
-    face of the simplex. (Mix-n-Match: Zhang, Kailkhura and Han, ICML 2020)
+    mean squared distance from the one-hot label. The problem of the weights is convex and solved face by face of
+    the simplex. (Mix-n-Match: Zhang, Kailkhura and Han, ICML 2020)
     """
 
     keeps_ranking = True
@@ -65,14 +69,7 @@ def _nll_weights(data: CalibrationSet, beta: float) -> Tensor:
     table = torch.cat(parts)
     given, share = table[:, :3], table[:, 3] / table[:, 3].sum()
 
-    def value(w: Tensor) -> float:
-        return -float(share @ (given @ w).log())
-
-    def derivatives(w: Tensor) -> tuple[Tensor, Tensor]:
-        ratio = given / (given @ w)[:, None]
-        return -share @ ratio, (share[:, None] * ratio).T @ ratio
-
-    return simplex_minimum(value, derivatives, given.device)
+    return simplex_minimum(lambda w: -share @ (given @ w).log(), given.device)
 
 
 def _mse_weights(data: CalibrationSet, beta: float) -> Tensor:
@@ -87,7 +84,7 @@ def _mse_weights(data: CalibrationSet, beta: float) -> Tensor:
 
     total = sum_over(data, moments)
     a, b = total[:3] / total[4], total[3] / total[4]
-    return simplex_minimum(lambda w: float(w @ a @ w - 2 * b @ w), lambda w: (2 * (a @ w) - 2 * b, 2 * a), total.device)
+    return simplex_minimum(lambda w: w @ a @ w - 2 * b @ w, total.device)
 
 
 def _mse_temperature(data: CalibrationSet) -> float:
@@ -109,48 +106,22 @@ def _mse_temperature(data: CalibrationSet) -> float:
     return math.exp((low + high) / 2)
 
 
-def simplex_minimum(
-    value: Callable[[Tensor], float], derivatives: Callable[[Tensor], tuple[Tensor, Tensor]], device: torch.device
-) -> Tensor:
-    """Minimise a convex function of three weights that are >= 0 and sum to 1, to the precision of float64.
+def simplex_minimum(value: Callable[[Tensor], Tensor], device: torch.device) -> Tensor:
+    """Minimise a convex function of three weights that are >= 0 and sum to 1.
 
-    The minimum lies inside one of the seven faces of the simplex; each is searched by Newton's steps within it.
+    The minimum lies inside one of the seven faces of the simplex, where the weights are a softmax of free numbers.
     """
-    best, least = torch.zeros(3, dtype=torch.float64, device=device), math.inf
-    for size in (1, 2, 3):
-        for face in combinations(range(3), size):
-            w = torch.zeros(3, dtype=torch.float64, device=device)
-            w[list(face)] = 1 / size
-            if size > 1:
-                w = _newton_in_face(w, list(face), value, derivatives)
-            # A larger face has to do better by more than rounding: else a weight stays exactly 0.
-            if value(w) < least - (1e-13 if size > 1 else 0):
-                best, least = w, value(w)
+    corners = torch.eye(3, dtype=torch.float64, device=device)
+    best, least = corners[0], math.inf
+    for face in (corners[list(chosen)] for size in (1, 2, 3) for chosen in combinations(range(3), size)):
+        start = torch.zeros(len(face), dtype=torch.float64, device=device)
+        inside = partial(_on_face, value, face)
+        w = descend(inside, [start], STEPS, small_gradient=1e-14)[0].softmax(0) @ face
+        # A larger face has to do better by more than rounding: else a weight stays exactly 0.
+        if float(value(w)) < least - 1e-13:
+            best, least = w, float(value(w))
     return best
 
 
-def _newton_in_face(
-    w: Tensor,
-    face: list[int],
-    value: Callable[[Tensor], float],
-    derivatives: Callable[[Tensor], tuple[Tensor, Tensor]],
-) -> Tensor:
-    size, now = len(face), value(w)
-    for _ in range(200):
-        slope, curvature = derivatives(w)
-        system = torch.ones((size + 1, size + 1), dtype=torch.float64, device=w.device)
-        system[:size, :size] = curvature[face][:, face] + 1e-14 * torch.eye(size, dtype=torch.float64, device=w.device)
-        system[size, size] = 0
-        # Steps along the face leave the sum of the weights at 1.
-        right = torch.cat([-slope[face], torch.zeros(1, dtype=torch.float64, device=w.device)])
-        step = torch.zeros_like(w)
-        step[face] = torch.linalg.lstsq(system.cpu(), right.cpu()[:, None]).solution[:size, 0].to(w)
-        shrinks = step < 0
-        length = min(1.0, float((w[shrinks] / -step[shrinks]).min()) * 0.99) if shrinks.any() else 1.0
-        while length > 1e-12 and value(w + length * step) > now:
-            length /= 2
-        new = w + length * step
-        if length <= 1e-12 or float((length * step).abs().max()) < 1e-15:
-            break
-        w, now = new, value(new)
-    return w
+def _on_face(value: Callable[[Tensor], Tensor], face: Tensor, point: list[Tensor]) -> Tensor:
+    return value(point[0].softmax(0) @ face)

@@ -91,7 +91,9 @@ def _search(objective: Objective, point: Tensor, value: float, gradient: Tensor,
     return best if best is not None and best.value < value else None
 
 
-def descend(objective: Callable[[list[Tensor]], Tensor], weights: list[Tensor], steps: int) -> list[Tensor]:
+def descend(
+    objective: Callable[[list[Tensor]], Tensor], weights: list[Tensor], steps: int, *, small_gradient: float = 1e-8
+) -> list[Tensor]:
     """Lower an objective of several tensors, whose gradient autograd finds; return where it ended."""
     shapes = [weight.shape for weight in weights]
 
@@ -107,4 +109,4 @@ def descend(objective: Callable[[list[Tensor]], Tensor], weights: list[Tensor], 
         return float(value), gradient
 
     start = torch.cat([weight.flatten() for weight in weights])
-    return unpack(lbfgs(value_and_gradient, start, small_gradient=1e-8, steps=steps).point)
+    return unpack(lbfgs(value_and_gradient, start, small_gradient=small_gradient, steps=steps).point)

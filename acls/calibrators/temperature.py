@@ -30,8 +30,8 @@ class Temperature(Calibrator):
     ``objective="nll"`` solves for the T that minimises the NLL, which is convex in 1/T: Newton's steps kept in a
     bracket, sums in float64, so it always converges; where there is no minimum (all samples right, or worse than
     chance) T is the end of its range, with a warning in the report. ``objective="ece"`` searches T for the least ECE,
-    which is a step function of T; ``grid=True`` takes the T among 0.1, 0.2, ..., 10.0 that the authors of focal loss, MbLS
-    and ACLS would take, the first of the best. (Guo et al., ICML 2017)
+    which is a step function of T; ``grid=True`` takes the T among 0.1, 0.2, ..., 10.0 that the authors of focal loss,
+    MbLS and ACLS would take, the first of the best. (Guo et al., ICML 2017)
 
     >>> z = torch.tensor([[2.0, 0.0]] * 4); y = torch.tensor([0, 0, 0, 1])
     >>> round(float(Temperature().fit(z, y).temperature), 4)  # 2 / log(3): right in 3 of 4 cases

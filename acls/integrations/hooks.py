@@ -26,12 +26,6 @@ Loaders = Callable[[str], Any]
 """From "train" or "val" to a data loader, whose order does not matter; None where there is none."""
 
 
-def overrides(loss: Loss, hook: str) -> bool:
-    """Whether the loss, or one that it is built on, does something in this hook."""
-    plain = (getattr(Loss, hook), getattr(Regularized, hook))
-    return any(getattr(type(part), hook) not in plain for part in loss.stack())
-
-
 def find_loss(module: nn.Module) -> Loss | None:
     """The loss of acls among a module's parts; None without any, an InputError where there are several."""
     found = [part for part in module.modules() if isinstance(part, Loss)]
@@ -53,7 +47,8 @@ class LossHooks:
 
     def __init__(self, loss: Loss, model: nn.Module, forward: Forward, loaders: Loaders, way_out: str) -> None:
         self.loss = loss
-        self.numbered = loss.needs_index or overrides(loss, "keep_mask")
+        plain = (Loss.keep_mask, Regularized.keep_mask)
+        self.numbered = loss.needs_index or any(type(part).keep_mask not in plain for part in loss.stack())
         """Whether it remembers samples by their numbers in the training set."""
         self.seen: list[Seen] = []
         self._model, self._forward, self._loaders, self._way_out = model, forward, loaders, way_out
@@ -122,8 +117,7 @@ class LossHooks:
 
     def start_epoch(self, number: int, total: int) -> None:
         """Before the first step of an epoch."""
-        if overrides(self.loss, "start_epoch"):
-            self.loss.start_epoch(Epoch(number, total, self.predict))
+        self.loss.start_epoch(Epoch(number, total, self.predict))
         self.seen = []
 
     def observe(self) -> None:
@@ -140,8 +134,7 @@ class LossHooks:
 
     def end_epoch(self, number: int, total: int) -> None:
         """After the last step of an epoch."""
-        if overrides(self.loss, "end_epoch"):
-            self.loss.end_epoch(Epoch(number, total, self.predict))
+        self.loss.end_epoch(Epoch(number, total, self.predict))
         self.seen = []
 
     def _note(self, loss: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
