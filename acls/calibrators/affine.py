@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from acls.calibrators.base import Outcome
 from acls.calibrators.calibration_set import CalibrationSet, Chunk, Chunks, chunks
 from acls.calibrators.lbfgs import lbfgs
 from acls.calibrators.temperature import solve
@@ -31,6 +32,8 @@ WHITEN_UP_TO = 1000
 STEPS = 1000
 SAMPLE = 4096
 """CalibrationSet from which the Hessian that whitens the problem is estimated."""
+
+SEPARABLE = "the data is separable, or no better than chance: the ridge alone keeps the fit finite"
 
 Strength = tuple[float, float]
 """The ridge on the diagonal and the bias, and on the rest."""
@@ -169,26 +172,17 @@ def main_directions(features: Tensor, rank: int) -> Tensor:
     return directions
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """An affine map ``W x + b`` of the features x of logits at an inverse temperature, and how its fit went."""
-
-    scale: float
-    """The inverse temperature."""
-    weight: Tensor
-    """``(K, K)``, or the diagonal ``(K,)``."""
-    bias: Tensor
-    gap: float
-    at_boundary: bool
-
-
 def fit_affine(
     data: CalibrationSet,
     make_design: Callable[[Tensor], Diagonal],
     features: Features,
     strength: float | None,
-) -> Fitted:
-    """Fit an affine map of features to rows; without a strength cross-validation chooses it."""
+) -> tuple[float, Tensor, Tensor, Outcome]:
+    """Fit an affine map ``W x + b`` of the features x of logits at their best inverse temperature.
+
+    Without a strength cross-validation chooses it. Returns the inverse temperature, W (``(K, K)``, or the diagonal
+    ``(K,)``), b, and how the fit went.
+    """
     start = solve(data)
     some = data.all()[0] if data.held else data.first()[0]
     # At the boundary the temperature says nothing about the scale of the logits.
@@ -206,7 +200,8 @@ def fit_affine(
     weight, bias = design.matrix(solution.values)
     eye = torch.eye(design.n_classes, dtype=torch.float64, device=weight.device)
     weight = weight + (1 if weight.ndim == 1 else eye)
-    return Fitted(scale, weight, bias, solution.gap, start.at_boundary or not solution.converged)
+    at_boundary = start.at_boundary or not solution.converged
+    return scale, weight, bias, Outcome(gap=solution.gap, at_boundary=at_boundary, warnings=(SEPARABLE,) * at_boundary)
 
 
 class _Scaled:

@@ -60,16 +60,14 @@ class Affine(Calibrator):
     def _fit(self, data: CalibrationSet) -> Outcome:
         like = data.first()[0]
         if self._of_logits:
-            fitted = fit_affine(data, self._design, torch.mul, self.strength)
-            self._learn(like, weight=fitted.weight * fitted.scale, bias=fitted.bias)
+            scale, weight, bias, outcome = fit_affine(data, self._design, torch.mul, self.strength)
+            self._learn(like, weight=weight * scale, bias=bias)
         else:
             uniform = 1 / (1 + data.total())
-            fitted = fit_affine(data, self._design, partial(_mixed_log_probs, uniform=uniform), self.strength)
-            self._learn(like, weight=fitted.weight, bias=fitted.bias, scale=fitted.scale, uniform=uniform)
-        warnings: tuple[str, ...] = ()
-        if fitted.at_boundary:
-            warnings = ("the data is separable, or no better than chance: the ridge alone keeps the fit finite",)
-        return Outcome(gap=fitted.gap, at_boundary=fitted.at_boundary, warnings=warnings)
+            features = partial(_mixed_log_probs, uniform=uniform)
+            scale, weight, bias, outcome = fit_affine(data, self._design, features, self.strength)
+            self._learn(like, weight=weight, bias=bias, scale=scale, uniform=uniform)
+        return outcome
 
     def _transform(self, rows: Tensor) -> Tensor:
         features = rows if self._of_logits else _mixed_log_probs(rows, self.scale, self.uniform)

@@ -33,7 +33,7 @@ class Gathered:
     def __init__(self, *, bins: int = BINS, ignore_index: int = IGNORE_INDEX, keep: int = 0) -> None:
         self.bins, self.ignore_index, self.keep = bins, ignore_index, keep
         self.suite: Suite | None = None
-        self.positions = 0
+        self.positions = self._seen = 0
         self.dense = False
         self._rows: list[tuple[Tensor, Tensor, Tensor]] = []
         self._held = 0
@@ -50,6 +50,20 @@ class Gathered:
         self.dense = logits.ndim > 2
         if self.keep:
             self._hold(logits, target, unit.cpu())
+
+    def add_shared(self, logits: Tensor, target: Tensor, sampler: Any) -> None:
+        """Count a batch of this process's share of the data, without what its sampler repeats.
+
+        A distributed sampler gives process r the samples r, r + world, ...; beyond the last, the first again.
+        """
+        here = torch.arange(self._seen, self._seen + len(target))
+        self._seen += len(target)
+        if hasattr(sampler, "num_replicas"):
+            number = sampler.rank + sampler.num_replicas * here
+            fresh = number < len(sampler.dataset)
+            self.add(logits[fresh], target[fresh], unit=number[fresh])
+        else:
+            self.add(logits, target, unit=distributed.rank() + distributed.world() * here)
 
     def all_reduce(self, device: torch.device | str = "cpu") -> Gathered:
         """What all processes gathered; ``device`` is the one they talk through. A process may have seen nothing."""
@@ -143,15 +157,3 @@ def check_file(path: str | os.PathLike[str] | None) -> None:
             Predictions(torch.zeros(1, 2), torch.zeros(1, dtype=torch.int64), "logits").save(trial)
         except InputError as error:
             raise type(error)(str(error).replace(str(trial), os.fspath(path))) from None
-
-
-def sample_numbers(sampler: Any, sharing: tuple[type[Any], ...], seen: int, count: int) -> tuple[Tensor, Tensor]:
-    """The numbers of this process's next ``count`` samples in the data set, and which of them are no padding.
-
-    A sampler of the kinds ``sharing`` gives process r the samples r, r + world, ...; beyond the last, the first again.
-    """
-    here = torch.arange(seen, seen + count)
-    if isinstance(sampler, sharing):
-        number = sampler.rank + sampler.num_replicas * here
-        return number, number < len(sampler.dataset)
-    return distributed.rank() + distributed.world() * here, torch.ones(count, dtype=torch.bool)

@@ -19,15 +19,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor
-from torch.utils.data import DistributedSampler
 
 from acls.errors import InputError
 from acls.integrations import importing
-from acls.integrations.gather import KEEP, Gathered, check_file, sample_numbers
+from acls.integrations.gather import KEEP, Gathered, check_file
 from acls.integrations.hooks import LossHooks, find_loss
-from acls.losses import Loss
+from acls.losses import CE, Loss
 from acls.metrics.bins import BINS
-from acls.shapes import IGNORE_INDEX
 
 with importing("lightning", extra="lightning"):
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -67,16 +65,15 @@ class CalibrationCallback(Callback):
         self.last: Gathered | None = None
         """What the last validation epoch gathered of the first data loader, over all processes."""
         self._loss, self._forward = loss, forward or _plain_forward
-        self._hooks: LossHooks | None = None
-        self._gathered: dict[int, _Counted] = {}
+        self._hooks: LossHooks
+        self._found: Loss | None = None
+        self._gathered: dict[int, Gathered] = {}
         self._warned = False
 
     # -- the loss's hooks --------------------------------------------------------------------------------------------
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        loss = self._loss or find_loss(pl_module)
-        if loss is None:
-            return
+        self._found = self._loss or find_loss(pl_module)
 
         def through(batch: Any) -> tuple[Tensor, Tensor]:
             with trainer.precision_plugin.forward_context():
@@ -86,31 +83,26 @@ class CalibrationCallback(Callback):
             given = [trainer.train_dataloader] if split == "train" else _loaders(trainer.val_dataloaders)
             return given[0] if given else None
 
-        self._hooks = LossHooks(loss, pl_module, through, loaders, "val_dataloaders to fit")
+        # Without a loss of ours, one that is never called: nothing to watch, nothing to do.
+        self._hooks = LossHooks(self._found or CE(), pl_module, through, loaders, "val_dataloaders to fit")
         self._hooks.attach()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if self._hooks is not None:
-            self._hooks.detach()
+        self._hooks.detach()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._hooks is not None:
-            self._hooks.prepare()
-            self._hooks.loss.to(pl_module.device)
+        self._hooks.prepare()
+        self._hooks.loss.to(pl_module.device)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._hooks is not None:
-            self._hooks.start_epoch(trainer.current_epoch, _epochs(trainer))
+        self._hooks.start_epoch(trainer.current_epoch, _epochs(trainer))
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if self._hooks is not None:
-            self._hooks.observe()
+        self._hooks.observe()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._hooks is None:
-            return
         self._hooks.end_epoch(trainer.current_epoch, _epochs(trainer))
         mask = self._hooks.loss.keep_mask()
         if mask is not None and not bool(mask.all()) and not self._warned and not _honours_mask(trainer):
@@ -124,8 +116,7 @@ class CalibrationCallback(Callback):
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._gathered = {}
-        if self._hooks is not None:
-            self._hooks.take()
+        self._hooks.take()
 
     def on_validation_batch_end(
         self,
@@ -137,18 +128,15 @@ class CalibrationCallback(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         logits, target = self._validated(outputs)
-        gathered = self._of_loader(dataloader_idx)
         loader = _loaders(trainer.val_dataloaders)[dataloader_idx]
-        number, fresh = sample_numbers(_sampler(loader), (DistributedSampler,), gathered.seen, len(target))
-        gathered.seen += len(target)
-        gathered.add(logits[fresh], target[fresh], unit=number[fresh])
+        self._of_loader(dataloader_idx).add_shared(logits, target, _sampler(loader))
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         for which, own in sorted(self._gathered.items()):
             whole = own.all_reduce(pl_module.device)
             if trainer.sanity_checking:
                 continue
-            self._check_counts(which, whole, _loaders(trainer.val_dataloaders)[which])
+            self._check_counts(whole, _loaders(trainer.val_dataloaders)[which])
             suffix = f"/{which}" if len(self._gathered) > 1 else ""
             for name, value in whole.summary().items():
                 # Equal in all processes already. The number of samples is not the batch size that Lightning looks for.
@@ -170,21 +158,19 @@ class CalibrationCallback(Callback):
             self.last.report(self.report, meta=self._meta(trainer))
 
     def _meta(self, trainer: Trainer) -> dict[str, str]:
-        loss = {} if self._hooks is None else {"loss": repr(self._hooks.loss)}
+        loss = {} if self._found is None else {"loss": repr(self._found)}
         return {**loss, "epoch": str(trainer.current_epoch), "part": "val"}
 
-    def _of_loader(self, which: int) -> _Counted:
+    def _of_loader(self, which: int) -> Gathered:
         if which not in self._gathered:
-            ignore_index = self.ignore_index
-            if ignore_index is None:
-                ignore_index = self._hooks.loss.ignore_index if self._hooks is not None else IGNORE_INDEX
+            ignore_index = self._hooks.loss.ignore_index if self.ignore_index is None else self.ignore_index
             keep = self.keep if which == 0 and (self.save is not None or self.report is not None) else 0
-            self._gathered[which] = _Counted(bins=self.bins, ignore_index=ignore_index, keep=keep)
+            self._gathered[which] = Gathered(bins=self.bins, ignore_index=ignore_index, keep=keep)
         return self._gathered[which]
 
     def _validated(self, outputs: Any) -> tuple[Tensor, Tensor]:
         """Logits and target of a validation step: what it returned, or what it called the loss with."""
-        calls = self._hooks.take() if self._hooks is not None else []
+        calls = self._hooks.take()
         if isinstance(outputs, Mapping) and "logits" in outputs and "target" in outputs:
             return outputs["logits"].detach(), outputs["target"]
         if len(calls) == 1:
@@ -192,7 +178,7 @@ class CalibrationCallback(Callback):
         got = f"called its loss of acls {len(calls)} times" if calls else "called no loss of acls"
         raise InputError(f"CalibrationCallback found no predictions: validation_step {got}. {_WAY_OUT}")
 
-    def _check_counts(self, which: int, whole: Gathered, loader: Any) -> None:
+    def _check_counts(self, whole: Gathered, loader: Any) -> None:
         dataset: Any = getattr(loader, "dataset", None)
         if hasattr(dataset, "__len__") and whole.positions > len(dataset) and not self._warned:
             rank_zero_warn(
@@ -201,12 +187,6 @@ class CalibrationCallback(Callback):
                 "Lightning, or use torch's DistributedSampler, whose padding is left out"
             )
             self._warned = True
-
-
-class _Counted(Gathered):
-    """What was gathered of one data loader, and the number of samples in this process, with padding."""
-
-    seen = 0
 
 
 def _epochs(trainer: Trainer) -> int:

@@ -15,16 +15,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler
+from torch.utils.data import RandomSampler, SequentialSampler
 
 from acls.errors import InputError
 from acls.integrations import importing
-from acls.integrations.gather import Gathered, sample_numbers
+from acls.integrations.gather import Gathered
 from acls.losses import Loss, make_loss
 from acls.metrics.bins import BINS
 
 with importing("timm", extra="vision"):
-    from timm.data.distributed_sampler import OrderedDistributedSampler
     from timm.data.mixup import Mixup
 
 
@@ -60,16 +59,14 @@ def calibration(model: nn.Module, loader: Iterable[tuple[Any, Any]], *, bins: in
     """
     gathered = Gathered(bins=bins)
     weight = next(model.parameters())
-    sampler, seen = getattr(loader, "sampler", None), 0
+    sampler = getattr(loader, "sampler", None)
     training = model.training
     model.eval()
     try:
         for given, target in loader:
             output = model(given.to(weight) if isinstance(given, Tensor) else given)  # NaFlex: a dict, in its place
             logits = output[0] if isinstance(output, tuple | list) else output
-            _, fresh = sample_numbers(sampler, (DistributedSampler, OrderedDistributedSampler), seen, len(target))
-            seen += len(target)
-            gathered.add(logits[fresh], target.to(logits.device)[fresh])
+            gathered.add_shared(logits, target.to(logits.device), sampler)
     finally:
         model.train(training)
     if isinstance(sampler, SequentialSampler | RandomSampler):  # each process has seen all there is
