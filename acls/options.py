@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 from acls.errors import InputError, suggest
 
 S = TypeVar("S")
+SEED = "[0, 9223372036854775807]"
+"""The range of a seed: what torch's generators take."""
 _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from acls.errors import InputError, suggest
-from acls.options import option
+from acls.options import SEED, option
 
 if TYPE_CHECKING:
     from acls.data.dataset import Data
@@ -56,26 +56,14 @@ class DataOptions:
     root: str | None = option(None, "folder, or zip file, that holds the data set")
     download: bool = option(False, "fetch the data set into root if it is not there")
     val: float = option(0.1, "share of the training samples held out for validation", within="[0, 1)")
-    split: str = option(
-        "stratified", "how the held-out samples are drawn: by class, or from all", choices=("stratified", "shuffled")
-    )
-    split_seed: int = option(
-        1, "seed of the split; it does not change with the run's seed", within="[0, 9223372036854775807]"
-    )
-    n_train: int | None = option(
-        None, "number of training samples to use, classes in proportion; none for all", within="[1, inf)"
-    )
+    split: str = option("stratified", "draw held-out samples by class or from all", choices=("stratified", "shuffled"))
+    split_seed: int = option(1, "seed of the split; it does not change with the run's seed", within=SEED)
+    n_train: int | None = option(None, "training samples to use, by class in proportion; none: all", within="[1, inf)")
     n_samples: int = option(2000, "how many samples the synthetic data sets draw", within="[20, inf)")
     train_list: str = option("train", "VOC's list of training images: train, or trainaug for the augmented 10,582")
-    halve: bool = option(
-        False, "VOC, CIFAR: validate on every second of the official validation or test images, test on the others"
-    )
-    void: int = option(
-        255, "label of pixels that count for nothing, in the masks of segmentation_folder", within="[0, 255]"
-    )
-    size: int | None = option(
-        None, "side of the square images that the network gets; none for the data set's own", within="[1, inf)"
-    )
+    halve: bool = option(False, "VOC, CIFAR: validate on one half of the official held-out images, test on the other")
+    void: int = option(255, "label of the pixels to leave out, in the masks of segmentation_folder", within="[0, 255]")
+    size: int | None = option(None, "side of the network's square images; none: the data set's", within="[1, inf)")
     memory: bool = option(True, "keep decoded images in memory, augmented by the batch; false to read files as needed")
     pad: int = option(0, "random crops after padding by this many pixels on each side", within="[0, inf)")
     flip: bool = option(False, "flip half of the images horizontally")
@@ -87,18 +75,14 @@ class DataOptions:
         choices=("factors", "hsv"),
     )
     erase: float = option(0.0, "probability that a random box of the image is replaced by noise", within="[0, 1]")
-    scale: float = option(
-        1.0, "smallest share of the area that a random resized crop takes; 1 for no such crop", within="(0, 1]"
-    )
+    scale: float = option(1.0, "smallest share of the area of a random resized crop; 1 for no crop", within="(0, 1]")
     normalise: str = option(
         "none",
         "whose mean and deviation normalise the pixels; weights of EfficientNet-Lite expect lite, (x - 127) / 128",
         choices=("none", "cifar10", "cifar100", "imagenet", "lite"),
     )
     mix: str = option("none", "mix the images of a batch, and their labels", choices=("none", "cutmix", "mixup"))
-    mix_alpha: float = option(
-        1.0, "both parameters of the Beta distribution that the share of the mix is drawn from", within="(0, inf)"
-    )
+    mix_alpha: float = option(1.0, "both parameters of the Beta distribution of the mixed share", within="(0, inf)")
     mix_prob: float = option(0.5, "share of the batches that are mixed", within="[0, 1]")
     workers: int = option(0, "processes that read files; images in memory need none", within="[0, inf)")
 

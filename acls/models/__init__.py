@@ -48,15 +48,11 @@ class ModelOptions:
     stem: str = option("cifar", "first layers of resnet18 to 101", choices=("cifar", "tiny", "imagenet"))
     dropout: float = option(0.0, "dropout before the last layer; also what MC dropout draws from", within="[0, 1)")
     pretrained: bool = option(False, "start from ImageNet weights, fetched if they are not on this machine")
-    weights: str | None = option(
-        None, "start from the weights of this file (.safetensors, .pt, .pth, .th); a head for other classes stays new"
-    )
+    weights: str | None = option(None, "start from this file of weights; a head for other classes stays new")
     arguments: dict[str, Any] = field(
         default_factory=dict, metadata={"help": "arguments of your own model, set by --model.NAME VALUE"}
     )
-    source: str = option(
-        "", "hash of the source of your own model: filled in when a run begins, checked when it goes on"
-    )
+    source: str = option("", "hash of your own model's source: filled in when a run begins, checked on resume")
 
 
 def build_model(

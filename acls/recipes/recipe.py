@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from acls.data import DataOptions
 from acls.errors import InputError, MissingExtra, require
 from acls.models import ModelOptions
-from acls.options import from_plain, option, to_plain
+from acls.options import SEED, from_plain, option, to_plain
 from acls.spec import Spec, fill
 from acls.storage import write_text
 
@@ -71,9 +71,7 @@ class ScheduleOptions:
     """How the learning rate moves."""
 
     name: str = option("steps", "shape", choices=("steps", "cosine", "constant"))
-    milestones: tuple[int, ...] = option(
-        (), "epochs, from 0, at which steps multiplies by the factor", within="[0, inf)"
-    )
+    milestones: tuple[int, ...] = option((), "epochs, from 0, at which steps applies the factor", within="[0, inf)")
     factor: float = option(0.1, "what steps multiplies by", within="[0, inf)")
     warmup: int = option(0, "epochs of linear rise before the rest of the schedule", within="[0, inf)")
     warmup_lr: float = option(0.0, "learning rate at the start of the warm-up", within="[0, inf)")
@@ -106,45 +104,25 @@ class Recipe:
     epochs: int = option(10, "passes over the training samples", within="[1, inf)")
     batch: int = option(128, "samples that an optimiser step sees, over all processes", within="[1, inf)")
     drop_last: bool = option(False, "leave out the last batch of an epoch where it is smaller")
-    accumulate: int = option(
-        1, "parts that a batch is worked off in, to save memory; the step stays the same", within="[1, inf)"
-    )
+    accumulate: int = option(1, "parts that a batch is computed in, to save memory", within="[1, inf)")
     eval_batch: int = option(256, "samples of a batch in evaluation", within="[1, inf)")
     clip: float | None = option(2.0, "largest norm of the gradient; none for no limit", within="(0, inf)")
-    ema: float = option(
-        0.0, "decay of an average of the weights, which is then what is evaluated; 0 for none", within="[0, 1)"
-    )
+    ema: float = option(0.0, "decay of an average of the weights, which is evaluated; 0 for none", within="[0, 1)")
     select: str = option("accuracy", "number on the validation part that chooses the best checkpoint")
-    patience: int | None = option(
-        None, "stop after this many epochs without a better one; none for never", within="[1, inf)"
-    )
-    save_every: int = option(
-        0, "steps after which the state to resume from is saved too; 0 for epoch ends only", within="[0, inf)"
-    )
-    limit_batches: int | None = option(
-        None, "largest number of batches of each part per epoch, for trying out", within="[1, inf)"
-    )
+    patience: int | None = option(None, "stop after this many epochs without a better one", within="[1, inf)")
+    save_every: int = option(0, "steps between saves of the state to resume from; 0 for epoch ends", within="[0, inf)")
+    limit_batches: int | None = option(None, "most batches of each part per epoch, for trying out", within="[1, inf)")
     log: tuple[str, ...] = option(
         ("tensorboard",), "where numbers go beside metrics.csv: tensorboard, wandb:PROJECT, mlflow:EXPERIMENT"
     )
-    passes: int = option(
-        0, "passes with dropout that the final predictions average (MC dropout); 0 for one without", within="[0, inf)"
-    )
-    pixels: int = option(
-        1000, "labelled pixels of each image that saved predictions of segmentation hold", within="[1, inf)"
-    )
-    seed: int = option(
-        1, "seed of the weights, of the order of samples and of their augmentation", within="[0, 9223372036854775807]"
-    )
+    passes: int = option(0, "passes with dropout that predictions average (MC dropout); 0: none", within="[0, inf)")
+    pixels: int = option(1000, "labelled pixels of each image in saved predictions of segmentation", within="[1, inf)")
+    seed: int = option(1, "seed of the weights, of the order of samples and of their augmentation", within=SEED)
     precision: str = option("fp32", "number format of the network's arithmetic", choices=("fp32", "bf16", "fp16"))
     accelerator: str = option("auto", "where to compute", choices=("auto", "cpu", "cuda", "mps"))
     devices: int = option(1, "devices, or processes on a CPU, of each machine", within="[1, inf)")
     nodes: int = option(1, "machines; start one process group on each, as with torchrun", within="[1, inf)")
-    threads: int | None = option(
-        None,
-        "CPU threads; none for OMP_NUM_THREADS or else all cores, in a study shared among its workers",
-        within="[1, inf)",
-    )
+    threads: int | None = option(None, "CPU threads; none for OMP_NUM_THREADS or else all cores", within="[1, inf)")
     compile: bool = option(False, "compile the network: slow to start, faster on a GPU")
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from acls.train.errors import TrainingStopped
 from acls.train.evaluate import predict_run
 from acls.train.folder import RunFolder, open_run
+from acls.train.guards import TrainingStopped
 from acls.train.loop import TrainedRun, fit, resume
 from acls.train.plan import Plan, make_plan
 from acls.train.setup import Given

@@ -1,4 +1,4 @@
-"""What surrounds a run: signals, and the caller's random state and threads."""
+"""What surrounds a run: why it stopped, signals, and the caller's random state and threads."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from typing import Any
 import torch
 
 from acls import distributed
+
+
+class TrainingStopped(RuntimeError):
+    """Training cannot go on; the message says why, what is kept, and what to try. The command line exits with 1."""
 
 
 @contextmanager

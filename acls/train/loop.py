@@ -24,10 +24,9 @@ from acls.models.own import resolved
 from acls.recipes import Recipe
 from acls.storage import load_tensors, write_text
 from acls.train.epoch_metrics import above_margin, outlook, regulariser
-from acls.train.errors import TrainingStopped
 from acls.train.evaluate import evaluate
 from acls.train.folder import RunFolder, new_folder, open_run
-from acls.train.guards import interruptions, own_generator, own_threads
+from acls.train.guards import TrainingStopped, interruptions, own_generator, own_threads
 from acls.train.loggers import Logger, make_loggers
 from acls.train.progress import EpochProgress
 from acls.train.session import Session
