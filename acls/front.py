@@ -237,7 +237,7 @@ def evaluate(
     """
     if isinstance(scores, str | Path):
         if sample_weight is not None:
-            raise InputError("sample_weight goes with arrays: read the file by acls.predictions.Predictions.load first")
+            raise InputError("sample_weight goes with arrays: for a file pass columns=Columns(weight=NAME)")
         return measured(scores, **settings)
     own = {name: settings.pop(name) for name in ("confidence", "correct", "group", "image") if name in settings}
     found = predictions(scores, labels, kind, **own)

@@ -53,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--folds", type=number(int, "[2, 1000]"), default=5, help="folds of the cross-validation")
     force = "write over what acls did not write, and save the best calibrator where the advice is to keep the model"
     add_shared(parser, "json", "markdown", "quiet", force=force, bootstrap="draws for the noise floors on TEST")
-    add_columns(parser)
+    add_columns(parser, weight=True)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -102,11 +102,10 @@ def _print(args: argparse.Namespace, advice: Advice, tested: Tested | None, save
 
     say_paragraphs(advice.text, "")
     show_table(args, judged_table(advice))
-    print()
-    for one in advice.candidates:
-        say_paragraphs(*(f"{one.name}: {warning}." for warning in one.calibrator.report.warnings))
-        if not one.use and not one.doubts:
-            say_paragraphs(f"{one.name}: {one.why}.")
+    remarks = [(one, warning) for one in advice.candidates for warning in one.calibrator.report.warnings]
+    remarks += [(one, one.why) for one in advice.candidates if not one.use and not one.doubts]
+    if remarks:
+        say_paragraphs("", *(f"{one.name}: {text}." for one, text in remarks))
     if tested is not None:
         print(f"\non {args.test}, which no method has seen:\n")
         show_table(args, tested_table(*tested))

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 FILES = ".npz, .safetensors, .parquet or .csv; a folder or glob of parquet parts"
 COLUMNS = (
-    "logits", "probs", "log_probs", "confidence", "predicted", "correct", "labels", "group", "image", "ignore_index",
+    "logits", "probs", "log_probs", "confidence", "predicted", "correct", "labels", "group", "image", "weight",
+    "ignore_index",
 )  # fmt: skip
 """The options that `add_columns` adds."""
 _NAMES = """
@@ -64,7 +65,7 @@ def add_shared(parser: argparse.ArgumentParser, *names: str, **texts: str) -> No
         parser.add_argument(f"--{name}", **settings)
 
 
-def add_columns(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+def add_columns(parser: argparse.ArgumentParser, *, several: bool = False, weight: bool = False) -> None:
     """Add the options that say which names of a file hold what; ``several`` lets scores be named more than once."""
     action = "append" if several else "store"
     names = parser.add_argument_group("names in the file")
@@ -80,6 +81,8 @@ def add_columns(parser: argparse.ArgumentParser, *, several: bool = False) -> No
         ("--image",): "image that each row, a pixel, comes from",
     }.items():
         names.add_argument(*flags, dest=flags[-1].removeprefix("--"), metavar="NAME", help=text)
+    if weight:
+        names.add_argument("--weight", metavar="NAME", help="how much each row counts")
     names.add_argument(
         "--ignore-index", type=int, default=-100, metavar="LABEL", help="label of rows that do not count"
     )
@@ -90,7 +93,8 @@ def columns_of(args: argparse.Namespace) -> Columns:
     """The names that the options give."""
     from acls.predictions import Columns
 
-    return Columns(**{name: getattr(args, name) for name in COLUMNS if name != "ignore_index"})
+    names: dict[str, Any] = {name: getattr(args, name, None) for name in COLUMNS if name != "ignore_index"}
+    return Columns(**names)
 
 
 def batches_of(args: argparse.Namespace, path: str, *, unlabelled: bool = False, check: bool = True) -> Batches:

@@ -63,7 +63,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     workers = "processes that share out the parts of a data set (default: this one alone)"
     add_shared(parser, "bootstrap", "json", "markdown", "quiet", "engine", "address", workers=workers)
-    add_columns(parser, several=True)
+    add_columns(parser, several=True, weight=True)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -50,6 +50,8 @@ class Columns:
     labels: str | None = None
     group: str | None = None
     image: str | None = None
+    weight: str | None = None
+    """How much each row counts; never found by its name, as a column ``weight`` may be anything."""
     unlabelled: bool = False
     """Whether labels, or ``correct``, may be missing; all rows then carry the label that does not count."""
 
@@ -95,7 +97,7 @@ class Layout:
 
     kind: Kind
     roles: dict[str, tuple[Ref, ...]]
-    """``scores``, or ``confidence`` with ``predicted`` or ``correct``; ``labels``; if there ``group`` and ``image``."""
+    """``scores``, or ``confidence`` with ``predicted`` or ``correct``; ``labels``; ``group``, ``image``, ``weight``."""
 
     @property
     def main(self) -> tuple[Ref, ...]:
@@ -125,9 +127,9 @@ def resolve(columns: Columns, available: Mapping[str, Field], where: str) -> Lay
     said = columns.labels or "labels"
     if not correct and (said in available or not columns.unlabelled):
         roles["labels"] = _labels(said, roles.get("scores", ()), available, where)
-    for name in ("group", "image"):
+    for name in ("group", "image", "weight"):
         said = getattr(columns, name)
-        if said or name in available:
+        if said or (name in available and name != "weight"):
             roles[name] = _one(said or name, name, available, where)
     layout = Layout(kind, roles)
     for name in layout.names:

@@ -270,6 +270,9 @@ def _faults(p: Predictions, ignore_index: int) -> Iterator[tuple[Tensor, Callabl
                 ),
             )
         unknown, classes = (p.labels < 0) | (p.labels >= scores.shape[1]), f"outside 0..{scores.shape[1] - 1}"
+    if p.weight is not None:
+        weight = p.weight
+        yield ~(weight.isfinite() & (weight >= 0)), lambda row: f"expected a weight of 0 or more, got {weight[row]:g}"
     yield (
         unknown & (p.labels != ignore_index),
         lambda row: (

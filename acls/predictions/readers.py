@@ -544,7 +544,7 @@ class _Builder:
             name = ",".join(map(str, layout.roles[role][:3]))
             if role == "scores":
                 columns[role] = _scores(arrays, name, layout, where)
-            elif role == "confidence":
+            elif role in ("confidence", "weight"):
                 columns[role] = _floats(arrays[0], name, where)
             elif role in self.names and arrays[0].dtype.kind in "UOS":
                 columns[role] = self._numbers(role, arrays[0])

@@ -119,9 +119,7 @@ def _named(p: Predictions) -> dict[str, Any]:
 
 def _columns(p: Predictions) -> dict[str, Tensor]:
     """What there is, by the names it has in files."""
-    if p.weight is not None:
-        raise InputError("files of predictions do not keep weights: save replace(predictions, weight=None)")
-    found = {"confidence": p.confidence, "predicted": p.predicted, "group": p.group, "image": p.image}
+    found = {name: getattr(p, name) for name in ("confidence", "predicted", "group", "image", "weight")}
     if p.scores is not None:
         found = {p.kind: p.scores, "labels": p.labels, **found}
     elif p.stated:

@@ -97,13 +97,14 @@ def recommend(
     tried = make_calibrators(calibrators) if isinstance(calibrators, str) else calibrators
     for calibrator in tried:
         check_pointwise(calibrator)
-    logits, labels, image = predictions.logits(), predictions.target(), predictions.image
+    logits, labels = predictions.logits(), predictions.target()
+    image, weight = predictions.image, predictions.weight
     candidates = []
     for calibrator in tried:
         name = written(calibrator)  # as the user would write it: stated confidences are seen from the data
         calibrator.stated = predictions.scores is None
-        judgement = judge(calibrator, logits, labels, folds=folds, group=image)
-        candidates.append(Candidate(name, calibrator.fit(logits, labels, group=image), judgement))
+        judgement = judge(calibrator, logits, labels, weight, folds=folds, group=image)
+        candidates.append(Candidate(name, calibrator.fit(logits, labels, weight, group=image), judgement))
     chosen = _chosen(candidates)
     if chosen is None:
         return Advice(tuple(candidates), None, "Recommended: keep the model as it is.")

@@ -478,3 +478,29 @@ def test_the_largest_error_gives_a_threshold_for_all_and_for_each_predicted_clas
     assert "Accept automatically at or above" in capsys.readouterr().out
     assert main(["evaluate", str(tmp_path / "p.npz"), "--max-error", "5"]) == 2
     assert "--max-error: expected a share between 0 and 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".parquet", ".csv"])
+def test_a_row_of_weight_w_counts_as_w_rows_in_evaluate_and_calibrate(tmp_path, capsys, suffix):
+    p, weight = make(300, 4), torch.arange(300) % 4
+    replace(p, weight=weight.double()).save(tmp_path / f"weighted{suffix}")
+    p[torch.arange(300).repeat_interleave(weight)].save(tmp_path / f"repeated{suffix}")
+
+    def found(command, name, *words):
+        assert main([command, str(tmp_path / f"{name}{suffix}"), *words, "--json", "--quiet"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    once, often = found("evaluate", "weighted", "--weight", "weight"), found("evaluate", "repeated")
+    plain = found("evaluate", "weighted")
+    for name in ("accuracy", "nll", "ece", "brier"):
+        assert once[name] == pytest.approx(often[name], rel=1e-6)
+        assert once[name] != pytest.approx(plain[name], rel=1e-4)
+    fits = [found("calibrate", "weighted", "--weight", "weight"), found("calibrate", "repeated")]
+    one, other = (fit["methods"][0]["parameters"]["temperature"] for fit in fits)
+    assert one == pytest.approx(other, rel=1e-4)
+
+
+def test_a_weight_below_zero_is_named_with_its_row(tmp_path, capsys):
+    replace(make(5), weight=torch.tensor([1.0, 1, -2, 1, 1])).save(tmp_path / "p.npz")
+    assert main(["evaluate", str(tmp_path / "p.npz"), "--weight", "weight"]) == 2
+    assert "row 2: expected a weight of 0 or more, got -2" in capsys.readouterr().err
