@@ -30,7 +30,7 @@ def same(one, other, tolerance=1e-12):
     for name, value in one.items():
         if name.endswith("_bound"):
             continue  # depends on how samples share cells, not on what is measured
-        assert other[name] == pytest.approx(value, rel=tolerance, abs=tolerance, nan_ok=True), name
+        assert other[name] == pytest.approx(value, rel=tolerance, abs=1e-15, nan_ok=True), name
 
 
 @pytest.fixture(autouse=True, scope="module")

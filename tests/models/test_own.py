@@ -9,6 +9,7 @@ from acls.models import ModelOptions, build_model
 from acls.models.own import resolved
 from acls.recipes import load_recipe
 from tests.data.folders import class_folders
+from tests.study.quick import HERE
 
 NET = """
 import beside
@@ -76,7 +77,8 @@ def test_a_change_of_the_source_is_noticed(here):
         build_model(options, n_classes=4, channels=2)
 
 
-def test_a_study_trains_it_on_a_folder_with_two_readers_and_goes_on_with_none(here, capsys):
+def test_a_study_trains_it_on_a_folder_with_two_readers_and_goes_on_with_none(here, capsys, monkeypatch):
+    monkeypatch.setattr("acls.study.engine.make_engine", lambda *_, **__: HERE)  # `tests/packaging` has processes
     class_folders(here / "images", count=12, size=(16, 16))
     command = "compare custom --root images --model mynet.py:MyNet --model.width 6 --data.size 16 --methods CE"
     command += " --epochs 1 --posthoc none --workers 1 --out study --quiet --no-report"

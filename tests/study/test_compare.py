@@ -18,6 +18,7 @@ from acls.cli.compare import _seeds
 from acls.errors import InputError
 from acls.predictions import Predictions, readers
 from acls.report.page import of_file, rank_subjects
+from acls.study.engine import Engine
 from acls.study.store import Store
 from acls.train.session import Session
 from tests.study.quick import HERE
@@ -140,29 +141,15 @@ def test_seeds_are_a_number_or_a_list():
             _seeds(text, 1)
 
 
-@pytest.mark.parametrize(
-    ("words", "folder", "run", "told"),
-    [
-        (["compare", "digits_cnn", "--methods", "CE"], "", "CE-1", "the same command continues the study in {}"),
-        (
-            ["reproduce", "statistics"],
-            "studies/digits_cnn",
-            "ACLS-margin=6.0-form=-released-1",
-            "stopped at statistics; the same command continues in {}",
-        ),
-    ],
-    ids=["compare", "reproduce"],
-)
-def test_ctrl_c_saves_and_says_how_to_go_on(words, folder, run, told, tmp_path):
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
     settings = ["--epochs", "400", "--limit-batches", "3", "--accelerator", "cpu", "--seeds", "1", "--workers", "1"]
-    command = [sys.executable, "-m", "acls", *words, *settings, "--out", str(tmp_path), "--quiet"]
+    words = ["compare", "digits_cnn", "--methods", "CE", *settings, "--out", str(tmp_path), "--quiet"]
     # A suite in the background ignores Ctrl-C, and so would what it starts.
     process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2],
+        [sys.executable, "-m", "acls", *words], stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2],
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
-    study = tmp_path / folder
-    metrics = study / "runs" / run / "metrics.csv"
+    metrics = tmp_path / "runs" / "CE-1" / "metrics.csv"
     end = time.monotonic() + 120
     while not metrics.exists():
         assert process.poll() is None
@@ -170,10 +157,21 @@ def test_ctrl_c_saves_and_says_how_to_go_on(words, folder, run, told, tmp_path):
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGINT)
     assert process.wait(timeout=60) == 130
-    assert told.format(tmp_path) in process.stderr.read()
+    assert f"the same command continues the study in {tmp_path}" in process.stderr.read()
     assert (metrics.parent / "resume.safetensors").exists()
     assert not (metrics.parent / "summary.json").exists()
-    assert Store(study).rows() == []
+    assert Store(tmp_path).rows() == []
+
+
+def test_ctrl_c_in_a_reproduction_says_how_to_go_on(tmp_path, capsys, monkeypatch):
+    class Stopped(Engine):
+        def map(self, function, tasks):
+            raise KeyboardInterrupt
+            yield
+
+    monkeypatch.setattr("acls.study.engine.make_engine", lambda *_, **__: Stopped(1, 1))
+    assert main(["reproduce", "statistics", "--seeds", "1", "--out", str(tmp_path), "--quiet"]) == 130
+    assert f"stopped at statistics; the same command continues in {tmp_path}" in capsys.readouterr().err
 
 
 def test_after_training_each_predictions_file_is_read_once_and_each_part_predicted_once(tmp_path, monkeypatch):
