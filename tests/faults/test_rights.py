@@ -49,6 +49,12 @@ def place():
         yield made(Path(name))
 
 
+def test_the_umask_decides_the_mode_of_every_file_of_a_study(place):
+    os.umask(mask := os.umask(0o022))
+    modes = {path.stat().st_mode & 0o777 for path in (place / "study").rglob("*") if path.is_file()}
+    assert modes == {0o666 & ~mask}
+
+
 @pytest.fixture
 def read_only(place, monkeypatch):
     disk = place / "disk"
