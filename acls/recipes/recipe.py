@@ -131,13 +131,17 @@ def acls_with(margin: float) -> LossOptions:
     return LossOptions(name="ACLS", protocol={"margin": margin})
 
 
+def recipe_text(recipe: Recipe, suffix: str = ".yaml") -> str:
+    """A recipe as JSON or YAML, by the suffix of its file."""
+    plain = to_plain(recipe)
+    if suffix == ".json":
+        return json.dumps(plain, indent=2) + "\n"
+    return str(require("yaml", extra="train").safe_dump(plain, sort_keys=False))
+
+
 def save_recipe(recipe: Recipe, path: str | Path) -> None:
     """Write a recipe as JSON or YAML, by the file's suffix."""
-    plain = to_plain(recipe)
-    if Path(path).suffix == ".json":
-        write_text(path, json.dumps(plain, indent=2) + "\n")
-    else:
-        write_text(path, require("yaml", extra="train").safe_dump(plain, sort_keys=False))
+    write_text(path, recipe_text(recipe, Path(path).suffix))
 
 
 def load_recipe(path: str | Path) -> Recipe:

@@ -21,7 +21,8 @@ from acls.metrics.protocols import protocol
 from acls.models.own import is_own
 from acls.options import from_plain, to_plain
 from acls.predictions import Predictions
-from acls.recipes import Recipe, save_recipe
+from acls.recipes import Recipe
+from acls.recipes.recipe import recipe_text
 from acls.results.details import Details
 from acls.results.keeping import save
 from acls.storage import finite, load_tensors, save_tensors
@@ -143,10 +144,7 @@ def _small_files(run: RunFiles) -> dict[str, bytes]:
     if recipe is None:  # a row without a run, which is all there is
         return {}
     found = {name: content for name in (METRICS, SUMMARY) if (content := run.read(name)) is not None}
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, RECIPE)
-        save_recipe(from_plain(Recipe, _public(to_plain(recipe))), file)
-        found[RECIPE] = file.read_bytes()
+    found[RECIPE] = recipe_text(from_plain(Recipe, _public(to_plain(recipe)))).encode()
     environment = run.read(ENVIRONMENT)
     if environment is not None:
         found[ENVIRONMENT] = (json.dumps(_anonymous(json.loads(environment)), indent=2) + "\n").encode()

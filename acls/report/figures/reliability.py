@@ -195,22 +195,15 @@ FEWEST = 10
 """Samples that a bin needs to be drawn: the accuracy of fewer is anything."""
 
 
-@dataclass(frozen=True)
-class Overlay:
-    """The diagram of each method by its name."""
-
-    methods: dict[str, ReliabilityDiagram]
-
-
-def prepare_overlay(methods: Mapping[str, Reliability]) -> Overlay:
+def prepare_overlay(methods: Mapping[str, Reliability]) -> dict[str, ReliabilityDiagram]:
     """Compute the diagrams of several methods' bins."""
-    return Overlay({name: prepare(found) for name, found in methods.items()})
+    return {name: prepare(found) for name, found in methods.items()}
 
 
-def draw_overlay(data: Overlay, ax: Axes) -> None:
+def draw_overlay(data: Mapping[str, ReliabilityDiagram], ax: Axes) -> None:
     """Draw a line per method: accuracy against confidence, with the 95 % interval of each bin as a bar."""
     diagonal(ax)
-    for number, (name, one) in enumerate(data.methods.items()):
+    for number, (name, one) in enumerate(data.items()):
         rows = [row for row in one.rows if row.count >= FEWEST]
         x, y = [row.confidence for row in rows], [row.accuracy for row in rows]
         errors = [[row.accuracy - row.low for row in rows], [row.high - row.accuracy for row in rows]]

@@ -5,12 +5,8 @@ from __future__ import annotations
 from acls.report.page.build import render, results, write
 from acls.report.page.sources import Unfinished, holds_runs, of_file, of_path, of_run, of_study
 from acls.report.page.subjects import Subject, rank_subjects, told_apart
-from acls.results import Record
-from acls.results.details import Mistake
 
 __all__ = [
-    "Mistake",
-    "Record",
     "Subject",
     "Unfinished",
     "holds_runs",

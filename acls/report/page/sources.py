@@ -31,6 +31,8 @@ from acls.train import open_run
 CROSS_FITTED = "each half of the rows is scaled by the temperature of the other half"
 _OF_FILES = {"bins": BINS, "edges": "(lo, hi]", "pooled": True}
 HELD_OUT = "fitted on the validation part"
+Album = dict[str, "pictures.Picture | None"]
+"""The pictures of test parts by their data's settings."""
 KEPT = 1 << 24
 """Scores that are held to fit a temperature."""
 
@@ -143,7 +145,7 @@ def of_run(path: str | Path, *, replicates: int = REPLICATES, album: Album | Non
 
     states = measured(NONE, test), measured("Temperature", test.calibrated(calibrator))
     subject = Subject(loss, recipe.seed, str(path), states, float(calibrator.temperature), HELD_OUT)
-    return _of_folder(RunFiles(folder.path, "."), recipe, subject, album or Album())
+    return _of_folder(RunFiles(folder.path, "."), recipe, subject, album if album is not None else {})
 
 
 def of_study(path: str | Path, rows: Sequence[Row] | None = None) -> list[Subject]:
@@ -182,7 +184,7 @@ def _of_folder(run: RunFiles, recipe: Recipe | None, subject: Subject, album: Al
     return replace(
         subject,
         names=_names({} if details is None else details.meta),
-        pictures=pictures.addresses(album.of(recipe), units) if recipe is not None and units else {},
+        pictures=pictures.addresses(_picture(recipe, album), units) if units else {},
         history=tuple(run.history()),
         settings=run.text(RECIPE) or subject.settings,
         environment=_environment(run),
@@ -197,18 +199,14 @@ def _names(meta: Mapping[str, str]) -> tuple[str, ...]:
         return ()
 
 
-class Album:
-    """The pictures of recipes' data, each loaded once for all the runs on it."""
-
-    def __init__(self) -> None:
-        self._loaded: dict[str, pictures.Picture | None] = {}
-
-    def of(self, recipe: Recipe) -> pictures.Picture | None:
-        """The pictures of a recipe's test part, or None."""
-        key = repr(recipe.data)
-        if key not in self._loaded:
-            self._loaded[key] = pictures.of_recipe(recipe)
-        return self._loaded[key]
+def _picture(recipe: Recipe | None, album: Album) -> pictures.Picture | None:
+    """The pictures of a recipe's test part, loaded once for all the runs on the same data."""
+    if recipe is None:
+        return None
+    key = repr(recipe.data)
+    if key not in album:
+        album[key] = pictures.of_recipe(recipe)
+    return album[key]
 
 
 def _environment(run: RunFiles) -> Mapping[str, Any]:
