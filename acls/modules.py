@@ -59,17 +59,6 @@ class Configured(nn.Module):
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
-def choose(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raise unless the value of the field ``name`` is one of the choices."""
-    if value not in choices:
-        raise InputError(f"{name}={value!r} is not among {', '.join(map(repr, choices))}{_hint(value, choices)}")
-
-
-def _hint(value: object, choices: tuple[str, ...]) -> str:
-    hint = suggest(str(value), choices)
-    return hint if "did you mean" in hint else ""
-
-
 def _fields(module: Configured) -> list[dataclasses.Field[Any]]:
     return [field for field in dataclasses.fields(module) if field.init]  # type: ignore[arg-type]
 

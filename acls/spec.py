@@ -168,12 +168,7 @@ field_types: Callable[[type], dict[str, Any]] = functools.cache(_field_types)
 
 
 def check_field(owner: str, name: str, value: object, kind: Any) -> None:
-    """Raise unless the value can be one of the field's type; numbers must be finite."""
-    if typing.get_origin(kind) is typing.Literal:
-        if value not in typing.get_args(kind):
-            expected = " or ".join(map(repr, typing.get_args(kind)))
-            raise InputError(f"{owner}({name}={value!r}): expected {expected}, got {value!r}")
-        return
+    """Raise unless the value can be of the field's type, with finite numbers; `check_range` checks what is declared."""
     options = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
     if value is None and type(None) in options:
         return

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import field
 from functools import partial
 from itertools import combinations
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -17,6 +16,7 @@ from acls.calibrators.calibration_set import CalibrationSet, sum_over
 from acls.calibrators.fit_scores import Score
 from acls.calibrators.lbfgs import descend
 from acls.calibrators.temperature import Solved, solve
+from acls.options import option
 
 STEPS = 200
 
@@ -33,7 +33,7 @@ class ETS(Calibrator):
     streams = True
     paper = "Zhang et al., ICML 2020"
 
-    objective: Literal["nll", "mse"] = "nll"
+    objective: str = option(default="nll", choices=("nll", "mse"))
 
     temperature: Tensor = field(init=False)
     weight: Tensor = field(init=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,8 +11,8 @@ from acls.calibrators.base import Calibrator, Outcome
 from acls.calibrators.calibration_set import CalibrationSet
 from acls.calibrators.isotonic_tables import place
 from acls.calibrators.logistic import one_vs_rest
-from acls.errors import InputError
 from acls.metrics.bins import edges
+from acls.options import option
 
 
 class Histogram(Calibrator):
@@ -26,8 +25,8 @@ class Histogram(Calibrator):
 
     paper = "Zadrozny and Elkan, ICML 2001"
 
-    bins: int = 15
-    kind: Literal["width", "mass"] = "width"
+    bins: int = option(default=15, within="[1, inf)")
+    kind: str = option(default="width", choices=("width", "mass"))
 
     edges: Tensor = field(init=False)
     value: Tensor = field(init=False)
@@ -36,8 +35,6 @@ class Histogram(Calibrator):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.bins < 1:
-            raise InputError(f"expected bins of 1 or more, got {self.bins}")
         self.streams = self.kind == "width"
 
     def _fit(self, data: CalibrationSet) -> Outcome:

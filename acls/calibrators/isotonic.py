@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,6 +11,7 @@ from acls.calibrators.base import Calibrator, Outcome
 from acls.calibrators.calibration_set import CalibrationSet
 from acls.calibrators.isotonic_tables import interpolate, keep_top, pool_adjacent_violators, stack_tables
 from acls.calibrators.logistic import one_vs_rest
+from acls.options import option
 
 TIE_BREAK = 1e-3
 """The share of the probability itself in the map, so that what falls on a flat part keeps its order."""
@@ -28,7 +28,7 @@ class Isotonic(Calibrator):
 
     paper = "Zadrozny and Elkan, KDD 2002"
 
-    kind: Literal["one-vs-rest", "pooled"] = "one-vs-rest"
+    kind: str = option(default="one-vs-rest", choices=("one-vs-rest", "pooled"))
 
     x: Tensor = field(init=False)
     y: Tensor = field(init=False)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from torch import Tensor
 
 from acls.calibrators.affine import Diagonal, Full, LowRank, main_directions
 from acls.calibrators.vector import Affine
+from acls.options import option
 
 MANY_CLASSES = 100
 
@@ -22,8 +21,8 @@ class Matrix(Affine):
 
     paper = "Guo et al., ICML 2017"
 
-    structure: Literal["auto", "full", "low-rank"] = "auto"
-    rank: int = 16
+    structure: str = option(default="auto", choices=("auto", "full", "low-rank"))
+    rank: int = option(default=16, within="[1, inf)")
 
     def _design(self, features: Tensor) -> Diagonal:
         n_classes = features.shape[1]

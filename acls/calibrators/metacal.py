@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import field
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -14,6 +13,7 @@ from acls.calibrators.calibration_set import CalibrationSet
 from acls.calibrators.isotonic_tables import interpolate, pool_adjacent_violators
 from acls.calibrators.temperature import solve
 from acls.errors import InputError
+from acls.options import option
 
 MOST_HELD_OUT = 500
 BINS = 20
@@ -32,19 +32,13 @@ class MetaCal(Calibrator):
     no_weights = "it draws a random part of the rows, each as one; repeat rows instead, or fit Temperature"
     paper = "Ma and Blaschko, ICML 2021"
 
-    constraint: Literal["miscoverage", "coverage-accuracy"] = "miscoverage"
-    alpha: float = 0.05
-    accuracy: float = 0.97
+    constraint: str = option(default="miscoverage", choices=("miscoverage", "coverage-accuracy"))
+    alpha: float = option(default=0.05, within="(0, 1)")
+    accuracy: float = option(default=0.97, within="(0, 1)")
     seed: int = 0
 
     temperature: Tensor = field(init=False)
     threshold: Tensor = field(init=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("alpha", "accuracy"):
-            if not 0 < getattr(self, name) < 1:
-                raise InputError(f"expected {name} between 0 and 1, got {getattr(self, name)}")
 
     def _fit(self, data: CalibrationSet) -> Outcome:
         logits, labels, weight = data.all()

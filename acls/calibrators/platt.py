@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,6 +11,7 @@ from torch.nn.functional import logsigmoid
 from acls.calibrators.base import Calibrator, Outcome
 from acls.calibrators.calibration_set import CalibrationSet
 from acls.calibrators.logistic import fit_logistic, log_odds, one_vs_rest, with_top
+from acls.options import option
 
 
 class Platt(Calibrator):
@@ -26,7 +26,7 @@ class Platt(Calibrator):
     streams = True
     paper = "Platt, 1999"
 
-    kind: Literal["one-vs-rest", "top-label"] = "one-vs-rest"
+    kind: str = option(default="one-vs-rest", choices=("one-vs-rest", "top-label"))
     platt_targets: bool = True
 
     weight: Tensor = field(init=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import field, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -14,6 +13,7 @@ from acls.calibrators.base import Calibrator, Outcome
 from acls.calibrators.calibration_set import CalibrationSet
 from acls.calibrators.lbfgs import descend
 from acls.calibrators.temperature import solve
+from acls.options import option
 
 LARGEST_FACTOR = 3.0
 """The log of how far a row's temperature may be from the common one."""
@@ -31,10 +31,10 @@ class PTS(Calibrator):
     keeps_ranking = True
     paper = "Tomani et al., ECCV 2022"
 
-    top: int = 10
-    hidden: int = 5
+    top: int = option(default=10, within="[1, inf)")
+    hidden: int = option(default=5, within="[1, inf)")
     weight_decay: float = 1e-3
-    objective: Literal["nll", "mse"] = "nll"
+    objective: str = option(default="nll", choices=("nll", "mse"))
     seed: int = 0
 
     temperature: Tensor = field(init=False)

@@ -12,7 +12,7 @@ from acls.calibrators.calibration_set import CalibrationSet
 from acls.calibrators.isotonic_tables import interpolate
 from acls.calibrators.logistic import log_odds, with_top
 from acls.calibrators.temperature import solve
-from acls.errors import InputError
+from acls.options import option
 
 TABLE = 257
 """Points at which the fitted curve is kept."""
@@ -31,16 +31,11 @@ class Spline(Calibrator):
 
     paper = "Gupta et al., ICLR 2021"
 
-    knots: int = 12
+    knots: int = option(default=12, within="[3, inf)")
 
     temperature: Tensor = field(init=False)
     x: Tensor = field(init=False)
     y: Tensor = field(init=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.knots < 3:
-            raise InputError(f"expected knots of 3 or more, got {self.knots}")
 
     def _fit(self, data: CalibrationSet) -> Outcome:
         logits, labels, weight = data.all()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, field
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from torch import Tensor
 from acls.calibrators.base import Calibrator, Outcome
 from acls.calibrators.calibration_set import CHUNK, CalibrationSet, Chunks, sum_over
 from acls.calibrators.fit_scores import Score, ScoreTally
+from acls.options import option
 
 COLDEST, HOTTEST = 1e-6, 1e12
 """The range of T in units of the logits' spread; at its ends the NLL of separable data is within 1e-10 of its limit."""
@@ -43,7 +43,7 @@ class Temperature(Calibrator):
     takes_impossible = True
     paper = "Guo et al., ICML 2017"
 
-    objective: Literal["nll", "ece"] = "nll"
+    objective: str = option(default="nll", choices=("nll", "ece"))
     grid: bool = False
 
     temperature: Tensor = field(init=False)

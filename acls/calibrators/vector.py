@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import field
 from functools import partial
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -14,7 +13,7 @@ from torch.nn.functional import linear
 from acls.calibrators.affine import Diagonal, fit_affine
 from acls.calibrators.base import Calibrator, Outcome
 from acls.calibrators.calibration_set import CalibrationSet
-from acls.errors import InputError
+from acls.options import option
 
 
 class Affine(Calibrator):
@@ -28,7 +27,7 @@ class Affine(Calibrator):
     on the fitting data choose it, which then is held in memory.
     """
 
-    strength: float | None = None
+    strength: float | None = option(default=None, within="[0, inf)")
 
     weight: Tensor = field(init=False)
     """``(K, K)``, or the diagonal ``(K,)``."""
@@ -40,8 +39,6 @@ class Affine(Calibrator):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.strength is not None and self.strength < 0:
-            raise InputError(f"strength is {self.strength}, but a ridge is 0 or more")
         self.streams = self.strength is not None
 
     @property
@@ -104,7 +101,7 @@ class Vector(Affine):
 
     paper = "Guo et al., ICML 2017"
 
-    space: Literal["logits", "log_probs"] = "logits"
+    space: str = option(default="logits", choices=("logits", "log_probs"))
 
     @property
     def _of_logits(self) -> bool:

@@ -12,7 +12,7 @@ import torch
 from acls.calibrators import make_calibrator
 from acls.errors import InputError
 from acls.integrations import importing
-from acls.modules import choose
+from acls.options import check_range
 from acls.predictions import to_logits
 
 with importing("sklearn", extra="sklearn", vision=False):
@@ -63,7 +63,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> CalibratedClassifier:
         """Fit the estimator, if there is one, with the weights if its fit takes them, and the calibrator."""
-        choose("scores", self.scores, SCORES)
+        check_range(type(self).__name__, "scores", self.scores, {"choices": SCORES})
         if self.scores == "estimator":  # which checks X itself, and alone knows what X may be
             check_consistent_length(X, y)
             y = column_or_1d(y, warn=True)

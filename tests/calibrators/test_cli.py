@@ -72,7 +72,7 @@ def test_a_calibrated_model_is_kept(tmp_path, capsys):
         (["--method", "temprature"], "did you mean 'Temperature'?"),
         (["--method", "vector,,"], "expected a calibrator, or several separated by commas"),
         (["--method", "vector(spice=logits)"], "Vector has no field 'spice'"),
-        (["--method", "vector(space=log)"], "expected 'logits' or 'log_probs', got 'log'"),
+        (["--method", "vector(space=log)"], "expected one of logits, log_probs, got 'log'"),
         (["--folds", "1"], "--folds: expected a whole number in [2, 1000]"),
         (["--out", "c.pt"], "ends in .safetensors"),
     ],

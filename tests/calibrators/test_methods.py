@@ -23,6 +23,7 @@ from acls.calibrators import (
     Spline,
     Temperature,
     Vector,
+    make_calibrator,
 )
 from acls.calibrators.affine import _walk
 from acls.calibrators.isotonic_tables import pool_adjacent_violators
@@ -462,3 +463,20 @@ def test_local_temperatures_are_left_out_where_unseen_maps_have_nothing_of_them(
     (z, y), (unseen, truth) = made(16, 0), made(300, 1)
     common, local = (float(nll_loss(calibrator.fit(z, y)(unseen), truth)) for calibrator in (Temperature(), LTS()))
     assert local < common + 1e-4
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Histogram(bins=0)", r"a number in \[1, inf\)"),
+        ("Spline(knots=2)", r"a number in \[3, inf\)"),
+        ("Vector(strength=-1)", r"a number in \[0, inf\)"),
+        ("Matrix(rank=0)", r"a number in \[1, inf\)"),
+        ("PTS(hidden=0)", r"a number in \[1, inf\)"),
+        ("MetaCal(alpha=1.0)", r"a number in \(0, 1\)"),
+        ("Isotonic(kind=one)", "one of one-vs-rest, pooled"),
+    ],
+)
+def test_a_field_outside_its_range_is_refused_with_the_range(text, expected):
+    with pytest.raises(InputError, match=f"{text.split('(')[0]}.*: expected {expected}, got"):
+        make_calibrator(text)

@@ -133,7 +133,7 @@ def test_ece_objective_has_no_larger_ece_than_either_alternative():
 
 
 def test_unknown_objective_is_refused():
-    with pytest.raises(InputError, match="expected 'nll' or 'ece', got 'mse'"):
+    with pytest.raises(InputError, match="expected one of nll, ece, got 'mse'"):
         Temperature(objective="mse")
 
 
