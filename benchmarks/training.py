@@ -29,7 +29,7 @@ from acls.recipes import LossOptions, find
 from acls.train.folder import RunFolder
 from acls.train.guards import interruptions
 from acls.train.loop import run_epoch
-from acls.train.progress import Progress
+from acls.train.progress import EpochProgress
 from acls.train.session import Session
 from acls.train.state import TrainState
 
@@ -120,7 +120,7 @@ class Runner:
         self.folder = RunFolder(folder)
         self.folder.start(recipe, data.splits())
         self.at = TrainState()
-        self.progress = Progress(epochs=1000, steps=1, done=0, show=False)
+        self.progress = EpochProgress(epochs=1000, steps=1, done=0, show=False)
 
     def epoch(self) -> float:
         began = time.perf_counter()

@@ -10,6 +10,7 @@ from dataclasses import replace
 from acls.data import DataOptions
 from acls.models import ModelOptions
 from acls.recipes.recipe import OptimOptions, Recipe, ScheduleOptions, acls_with
+from acls.recipes.small import custom
 
 LITE = "efficientnet_lite0.safetensors"
 _COSINE = ScheduleOptions(name="cosine", per="step")
@@ -21,14 +22,14 @@ def finetune() -> Recipe:
 
     ``acls train finetune --root DIR --model timm/NAME --model.weights FILE --data.normalise imagenet --loss ACLS``
     """
-    return Recipe(
-        data=DataOptions(name="folder", memory=False, size=224, scale=0.25, flip=True, normalise="imagenet", workers=2),
+    return replace(
+        custom(),
         model=ModelOptions(name="timm/resnet18", pretrained=True),
-        loss=acls_with(10.0),
         optim=_ADAMW,
         schedule=_COSINE,
         epochs=5,
         batch=64,
+        eval_batch=256,
         drop_last=True,
     )
 
