@@ -7,14 +7,17 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from acls.data import CATALOGUE, DataOptions, load
 from acls.data.dataset import Draw, batches, in_order
 from acls.data.files import Files
+from acls.data.given import gathered
 from acls.data.synthetic import points, scenes
 from acls.errors import InputError
 from acls.vision import submodule
@@ -378,3 +381,42 @@ def test_a_hostile_zip_is_refused(tmp_path):
         Files(tmp_path / "link.zip", layout="images").folders("")
     with pytest.raises(InputError, match="would unpack from"):
         packed("bomb.zip", **{"bomb.png": bytes(2**25)}).read("bomb.png")
+
+
+class Table:
+    """What Hugging Face's `datasets.Dataset` offers of its columns: rows by number, columns by name, named classes."""
+
+    column_names = ("img", "fine_label")
+
+    def __init__(self, count, read):
+        self.features = {"fine_label": SimpleNamespace(names=["cat", "dog", "emu"])}
+        self.count, self.read = count, read
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, key):
+        if key == "fine_label":
+            return [number % 3 for number in range(self.count)]
+        self.read.append(key)
+        pixels = np.full((4, 4, 3), key, dtype=np.uint8)
+        return {"img": Image.fromarray(pixels), "fine_label": key % 3}
+
+
+def test_a_hugging_face_table_is_data_and_its_labels_cost_no_image():
+    read = []
+    data = gathered(Table(12, read), None, Table(6, []), options=DataOptions(name="given", val=0.25), seed=1)
+    assert data.names == ("cat", "dog", "emu")
+    assert read == []
+    assert len(data.train) + len(data.val) == 12
+    x, y, _ = data.train[0]
+    number = int(data.train.chosen[0])
+    assert x.shape == (3, 4, 4)
+    assert torch.equal(x, torch.full((3, 4, 4), number / 255))
+    assert int(y) == number % 3
+
+
+def test_fewer_training_samples_are_taken_of_given_data_by_class():
+    part = (np.zeros((30, 2), dtype=np.float32), np.arange(30) % 3)
+    data = gathered(part, part, part, options=DataOptions(name="given", n_train=9), seed=1)
+    assert torch.bincount(torch.cat([data.train[i][1][None] for i in range(len(data.train))])).tolist() == [3, 3, 3]
