@@ -10,10 +10,8 @@ from typing import Any
 from acls.errors import InputError, suggest
 from acls.predictions.core import MULTILABEL, Kind
 
-_SCORES: tuple[Kind, ...] = ("logits", "probs", "log_probs")
-_OWN_NAMES: dict[str, tuple[str, ...]] = {
-    "probs": ("probs", "p")
-}  # p0, p1, ... are probabilities; others have one name
+_SCORES: dict[Kind, tuple[str, ...]] = {"logits": ("logits",), "probs": ("probs", "p"), "log_probs": ("log_probs",)}
+"""The names by which each kind of scores is found: p0, p1, ... are probabilities."""
 _LABELS = ("label", "target", "targets", "y", "y_true", "truth", "true", "class", "gt")
 _CORRECT = ("correct", "is_correct", "iscorrect", "correctness", "was_correct", "right", "is_right", "ok")
 _STATED = ("conf", "certain", "stated", "said", "sure")
@@ -122,7 +120,7 @@ def resolve(columns: Columns, available: Mapping[str, Field], where: str) -> Lay
         if said in available or not columns.unlabelled:
             roles[last] = _one(said, last, available, where)
     else:
-        said = getattr(columns, kind) or next(name for name in _own_names(kind) if _present(name, available))
+        said = getattr(columns, kind) or next(name for name in _SCORES[kind] if _present(name, available))
         roles["scores"] = _find(said, kind, available, where)
     said = columns.labels or "labels"
     if not correct and (said in available or not columns.unlabelled):
@@ -169,7 +167,7 @@ def _kind(columns: Columns, available: Mapping[str, Field], where: str) -> Kind:
             return kind
     if columns.confidence or columns.predicted or columns.correct:
         return "triples"
-    present = [kind for kind in _SCORES if any(_present(name, available) for name in _own_names(kind))]
+    present = [kind for kind in _SCORES if any(_present(name, available) for name in _SCORES[kind])]
     if len(present) > 1:
         raise InputError(
             f"{where} holds {' and '.join(present)}: say which, as in --{_option(present[0])} {present[0]} "
@@ -183,10 +181,6 @@ def _kind(columns: Columns, available: Mapping[str, Field], where: str) -> Kind:
         f"{where} has nothing named logits, probs or log_probs, nor confidence with predicted or correct; "
         f"it has {_listing(available)}: {_example(available)}"
     )
-
-
-def _own_names(kind: Kind) -> tuple[str, ...]:
-    return _OWN_NAMES.get(kind, (kind,))
 
 
 def _present(name: str, available: Mapping[str, Field]) -> bool:

@@ -8,8 +8,7 @@ import torch
 
 from acls.cli import main
 from acls.predictions import Columns, Predictions, open_batches
-from acls.watch.doctor import examine
-from acls.watch.fingerprint import Fingerprint
+from acls.watch.doctor import Fingerprint, examine
 from tests.predictions.made import make
 
 
