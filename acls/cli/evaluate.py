@@ -151,9 +151,7 @@ def _as_json(args: argparse.Namespace, results: dict[str, Result], compared: Dif
     ]
     for plain, result in zip(objects, results.values(), strict=True):
         if args.max_error is not None:
-            whole, *groups = (
-                {**vars(one), "share": one.share, "text": str(one)} for one in _decisions(args, result).values()
-            )
+            whole, *groups = (one.as_json() for one in _decisions(args, result).values())
             plain["decision"] = {**whole, "groups": dict(zip(result.groups, groups, strict=True))}
     if len(objects) == 1:
         return objects[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,6 +41,10 @@ class Decision:
         """The fraction of the samples that is accepted."""
         return self.accepted / self.n
 
+    def as_json(self) -> dict[str, Any]:
+        """The numbers and the sentence, as plain values."""
+        return {**vars(self), "share": self.share, "text": str(self)}
+
     def __str__(self) -> str:
         bound = f"{100 * self.level:g} % bound"
         if self.threshold is None:
@@ -48,7 +53,7 @@ class Decision:
                 f"{100 * self.max_error:g} % ({bound}). That takes more labelled samples, a larger error, or a better "
                 "model."
             )
-        digits = max(2, 2 - math.floor(math.log10(max(1 - self.threshold, 1e-15))))
+        digits = max(2, 2 - math.floor(math.log10(1 - self.threshold))) if self.threshold < 1 else 2
         return (
             f"Accept automatically at or above {self.threshold:.{digits}f}: {100 * self.share:.0f} % of the cases, at "
             f"most {100 * self.max_error:g} % of them wrong ({bound}; here {self.wrong} of {self.accepted})."

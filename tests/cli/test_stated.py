@@ -109,3 +109,11 @@ def test_files_of_answers_are_compared(answers, tmp_path, capsys):
     code, found = told(capsys, "compare", *NAMES, "--predictions", *files)
     assert code == 0
     assert next(one["best"] for one in found["ranking"] if one["metric"] == "ece") == "modest"
+
+
+def test_a_threshold_of_one_is_written_with_two_digits(tmp_path, capsys):
+    (tmp_path / "sure.csv").write_text("confidence,correct\n" + "1,1\n" * 300 + "0.5,0\n" * 300)
+    code, found = told(capsys, "evaluate", tmp_path / "sure.csv", "--max-error", "2%")
+    assert code == 0
+    assert found["decision"]["accepted"] == 300
+    assert found["decision"]["text"].startswith("Accept automatically at or above 1.00: 50 % of the cases")
