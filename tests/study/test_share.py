@@ -6,12 +6,15 @@ import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from acls.cli import main
 from acls.errors import InputError
+from acls.metrics.protocols import protocol
 from acls.options import from_plain
+from acls.predictions import Predictions
 from acls.recipes import Recipe, save_recipe
 from acls.report.page import of_path, render
 from acls.results import Result
@@ -231,3 +234,25 @@ def test_the_path_of_the_users_own_model_is_reduced_to_its_file(study, tmp_path)
     assert Store(tmp_path / "copy").rows()[0].settings["recipe"]["model"]["name"] == "mynet.py:MyNet"
     assert RunFiles(tmp_path / "copy", rows[0].run).recipe().model.name == "mynet.py:MyNet"
     assert b"somebody" not in (tmp_path / "copy" / "study.sqlite").read_bytes()
+
+
+def test_without_outputs_label_maps_keep_the_papers_ece_and_the_iou_of_frequent_classes(study, tmp_path):
+    random = np.random.default_rng(0)
+    images, pixels, classes = 20, 50, 4
+    labels = random.integers(0, 3, (images, pixels))
+    labels[0, :5] = 3  # a class that one image in twenty shows
+    scores = random.normal(size=(images, pixels, classes)) + 2 * np.eye(classes)[labels]
+    flat = torch.from_numpy(scores.reshape(-1, classes)).float(), torch.from_numpy(labels.reshape(-1))
+    image = torch.arange(images).repeat_interleave(pixels)
+    row = Store(study).rows()[0]
+    part = tmp_path / "maps"
+    Store(part, create=True).add(row)
+    shutil.copytree(study / row.run, part / row.run)
+    Predictions(*flat, "logits", image=image).save(part / row.run / "predictions" / "test.safetensors")
+    share(part, tmp_path / "copy", outputs=False)
+    kept = json.loads(RunFiles(tmp_path / "copy", row.run).text("maps.json"))
+    predicted, truth = scores.reshape(-1, classes).argmax(1), labels.reshape(-1)
+    iou = [((predicted == k) & (truth == k)).sum() / ((predicted == k) | (truth == k)).sum() for k in (1, 2)]
+    assert kept["miou_frequent"] == pytest.approx(np.mean(iou))
+    expected = protocol("mbls-segmentation").measure(*flat, image=image)
+    assert (kept["ece_protocol"], kept["aece_protocol"]) == (expected["ece"], expected["aece"])
