@@ -1,13 +1,15 @@
 """The metrics, each written once: what it is, what it is called, how it is printed, which way is better, what it needs.
 
 Tables, page, JSON, ranking, checkpoint selection and docs read this. A new metric is one tally that computes it and one
-line here; the order of the lines is the order in which metrics are shown.
+line of ``catalogue.json``; the order of the lines is the order in which metrics are shown.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Container
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 
@@ -69,55 +71,8 @@ class Metric:
 
 
 CATALOGUE: dict[str, Metric] = {
-    one.name: one
-    for one in (
-        Metric("accuracy", "accuracy", "share of samples whose largest score is the true class", 1, "higher", "share"),
-        Metric("miou", "mIoU", "mean over all classes of intersection over union, of whole label maps", 1, "higher",
-               "score", needs="maps"),
-        Metric("miou_foreground", "foreground mIoU", "the same without class 0, the background", 2, "higher", "score",
-               needs="maps"),
-        Metric("ece", "ECE", "mean over samples of the gap between confidence and accuracy of their bin, 15 bins of "
-               "equal width", 1),
-        Metric("ece_floor", "floor", "the ECE that a calibrated model with these confidences would show at this n", 4,
-               "", "score"),
-        Metric("aece", "adaptive ECE", "the same over bins that hold equally many samples", 1),
-        Metric("classwise_ece", "classwise ECE", "the ECE of each class's probability, averaged over the classes", 2,
-               needs="classes"),
-        Metric("nll", "NLL", "minus the mean log-probability of the true class: a proper score, lowest for the true "
-               "probabilities", 1, kind="score", unit="", needs="scores"),
-        Metric("brier", "Brier", "squared distance from the one-hot label, summed over the classes, so twice "
-               "scikit-learn's for two classes: a proper score", 2, kind="score", unit="", needs="scores"),
-        Metric("smece", "SmoothECE", "the error of a kernel-smoothed curve: no bins", 3),
-        Metric("ks", "KS", "the largest distance between the running sums of confidence and of hits, sorted by "
-               "confidence: no bins", 3),
-        Metric("mce", "MCE", "the largest gap of any bin, however few samples it holds: mostly noise", 3),
-        Metric("rmsce", "RMSCE", "root of the mean squared gap", 3),
-        Metric("overconfidence", "overconfidence", "the part of the ECE from bins whose confidence is too high", 4,
-               kind="score"),
-        Metric("underconfidence", "underconfidence", "the part of the ECE from bins whose confidence is too low", 4,
-               kind="score"),
-        Metric("confidence", "confidence", "mean of the largest probability", 4, "", "score"),
-        Metric("top5", "top-5 accuracy", "share of samples whose true class is among the five of largest score", 4,
-               "higher", "share", needs="scores"),
-        Metric("auroc", "AUROC", "probability that a right prediction is more confident than a wrong one", 4, "higher",
-               "score"),
-        Metric("aurc", "AURC", "mean error rate over all shares of most confident samples", 4, kind="score"),
-        Metric("rmsce_debiased", "debiased RMSCE", "RMSCE with the noise of each bin subtracted", 4, kind="score"),
-        Metric("top_brier", "top-label Brier", "squared distance of confidence and hit", 4, kind="score", unit=""),
-        Metric("brier_calibration", "Brier, calibration", "the part of the Brier score that recalibrating each bin "
-               "would remove", 4, kind="score", unit="", needs="classes"),
-        Metric("brier_refinement", "Brier, refinement", "the rest of the Brier score", 4, kind="score", unit="",
-               needs="classes"),
-        Metric("class_accuracy", "class accuracy", "mean of the accuracies of the classes", 4, "higher", "score",
-               needs="classes"),
-        Metric("ace", "ACE", "mean over classes of the error over bins of equal mass", 4, needs="classes"),
-        Metric("tace", "TACE", "ACE without probabilities below a threshold", 4, needs="classes"),
-        Metric("temperature", "temperature", "the T of temperature scaling: above 1 where the model is overconfident",
-               4, "", "score", unit=""),
-        Metric("ece_after_temperature", "ECE after temperature", "the ECE that temperature scaling leaves, on the "
-               "samples that it was fitted on", 4, kind="score"),
-    )
-}  # fmt: skip
+    one["name"]: Metric(**one) for one in json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+}
 """By name, in the order in which they are shown."""
 
 

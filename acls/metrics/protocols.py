@@ -8,9 +8,11 @@ their protocols are equal.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -70,51 +72,8 @@ class Protocol:
         return meter.result()
 
 
-_MBLS = Protocol(
-    "mbls-segmentation",
-    "measured by itself in every batch of 8 images, background pixels left out, then averaged by their number, as "
-    "MbLS and ACLS print for VOC: the value depends on the batch size, and is not below that of the same pixels pooled",
-    adaptive="interpolated",
-    classes="up to the largest label",
-    images=8,
-    without=0,
-)
-
 PROTOCOLS: dict[str, Protocol] = {
-    protocol.name: protocol
-    for protocol in (
-        Protocol("pooled", "all samples or pixels as one set, bins (lo, hi], equal-mass bins that drop nothing"),
-        Protocol("guo", "15 bins (lo, hi] of the largest probability, as Guo et al. (2017): the same ECE as pooled"),
-        Protocol(
-            "aece-reference",
-            "equal-mass edges by interpolation and the classes up to the largest label, as focal_calibration, MbLS and "
-            "ACLS compute them: samples of the least confidence are in no bin, and ties share one",
-            adaptive="interpolated",
-            classes="up to the largest label",
-        ),
-        _MBLS,
-        replace(
-            _MBLS,
-            name="cals-segmentation",
-            why="measured by itself in every image, background kept, all images alike, as CALS prints: one with few "
-            "labelled pixels counts as much as any",
-            images=1,
-            weighted=False,
-            without=None,
-        ),
-        Protocol(
-            "torchmetrics",
-            "bins [lo, hi) with confidences of exactly 1 in a bin of their own, as torchmetrics and torch-uncertainty: "
-            "it differs once float32 saturates, and then is not smaller",
-            closed="left",
-        ),
-        Protocol(
-            "ts-grid",
-            "after the temperature of 0.1, 0.2, ..., 10 that gives the least ECE, as the papers' columns after TS, but "
-            "chosen on these very samples where they have a validation set: it flatters",
-            temperature="grid",
-        ),
-    )
+    one["name"]: Protocol(**one) for one in json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 }
 
 

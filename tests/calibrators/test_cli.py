@@ -55,7 +55,7 @@ def test_methods_are_written_with_their_fields(files, capsys):
 
 
 def test_a_calibrated_model_is_kept(tmp_path, capsys):
-    logits, target = well_calibrated(n=1500)
+    logits, target = well_calibrated(n=1000)
     np.savez(tmp_path / "val.npz", probs=logits.softmax(1).numpy(), labels=target.numpy())
     main(["calibrate", str(tmp_path / "val.npz"), "--out", str(tmp_path / "c.safetensors")])
     out = capsys.readouterr().out
