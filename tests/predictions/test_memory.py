@@ -10,11 +10,13 @@ import pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 PEAK = """
-import json, resource, sys
+import json, re, sys
 from acls.cli import main
 code = main(sys.argv[1:])
-print(json.dumps([code, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]), file=sys.stderr)
+peak = int(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1]) / 1024
+print(json.dumps([code, peak]), file=sys.stderr)
 """
+"""The peak in MB; not by `getrusage`, which counts what the parent held when it started the process."""
 
 
 def test_three_gigabytes_are_evaluated_in_less_than_one(tmp_path):
@@ -36,7 +38,7 @@ def imagenet(tmp_path_factory):
     for start in range(0, 200_000, 10_000):
         rows = 2 * random.standard_normal((10_000, 1000), dtype=np.float32)
         labels[start : start + 10_000] = (
-            rows - np.log(random.standard_exponential(rows.shape, dtype=np.float32))
+            rows - np.log(random.standard_exponential(rows.shape, dtype=np.float32).clip(1e-30))
         ).argmax(1)
         logits[start : start + 10_000] = 2 * rows
     logits.flush()
