@@ -513,6 +513,16 @@ def test_a_folder_that_acls_did_not_make_is_not_written_into(words, work, capsys
     assert "not a folder" in _refused([*words.split(), "foreign.txt"], work, capsys)
 
 
+def test_a_list_of_images_that_is_not_text_is_told_in_a_line(work, capsys):
+    for name in ("JPEGImages", "SegmentationClass", "ImageSets/Segmentation"):
+        (work / "voc" / name).mkdir(parents=True)
+    for name in ("train", "val"):
+        (work / "voc/ImageSets/Segmentation" / f"{name}.txt").write_bytes(b"2007_000032\xff\n")
+    line = _refused(["train", "voc_mini", "--root", "voc", "--out", "run"], work, capsys)
+    assert "train.txt" in line
+    assert "UTF-8" in line
+
+
 def test_the_data_is_not_the_place_of_the_run_even_by_force(work, capsys):
     words = ["train", "custom", "--root", "folder.safetensors", "--out", "folder.safetensors", "--force"]
     assert "is an input too" in _refused(words, work, capsys)
@@ -570,7 +580,7 @@ def test_zz_the_table_says_its_counts(capsys):
     commands = {line.split()[0] for line in WORDS} | set(ON_FILES)
     assert set(COMMANDS) <= commands
     cases = len(CASES) + len(SETTINGS) + len(WORDS) + len(CALIBRATORS) + len(TRAINED) + 2 * len(ROWS) + len(IN_USE)
-    cases += 2 * len(FOLDERS) + 26  # flipped bytes, a run in its data, a full pipe, calls of Python
+    cases += 2 * len(FOLDERS) + 27  # flipped bytes, a list, a run in its data, a full pipe, calls of Python
     with capsys.disabled():
         print(f"\nfaults: {cases} cases in the table, {COUNTS['cases']} run and refused in one line")
     assert cases >= 150
