@@ -29,6 +29,7 @@ from acls.results import Record, Result
 from acls.results import evaluate as measured
 from acls.shapes import IGNORE_INDEX
 from acls.spec import Spec
+from acls.storage import check_output
 from acls.study.engine import Engine, Here, make_engine, set_threads
 from acls.study.progress import Progress
 from acls.study.ranking import Ranked, rank
@@ -78,6 +79,7 @@ def compare(
     workers: int = 1,
     page: bool = True,
     show: bool = True,
+    force: bool = False,
 ) -> Comparison:
     """Train a network with each method and seed, measure, and write the page: `acls compare` for data in Python.
 
@@ -87,15 +89,15 @@ def compare(
     ``train``. Bytes are images in 0..255, floats are what the network gets. ``settings`` are those of the recipe by
     their dotted names, as in ``{"epochs": 10, "optim.lr": 0.01, "data.flip": True}``.
 
-    The same call continues a study that was stopped. One worker is this process; with more, model and data must be
-    picklable, the model by its name in a module.
+    The same call continues a study that was stopped. A folder of other files is written into only with ``force``. One
+    worker is this process; with more, model and data must be picklable, the model by its name in a module.
     """
     recipe, given = _prepared(model, (train, val, test), recipe, settings, classes, void)
     folder = Path(out or Path("studies") / recipe.name)
     specs = methods if isinstance(methods, str) else [Spec.of(one) for one in methods]
     which = range(recipe.seed, recipe.seed + seeds) if isinstance(seeds, int) else seeds
     engine = Here.make() if workers == 1 else make_engine("local", workers=workers)
-    return run_comparison(folder, recipe, specs, which, posthoc, engine, given=given, page=page, show=show)
+    return run_comparison(folder, recipe, specs, which, posthoc, engine, given=given, page=page, show=show, force=force)
 
 
 def run_comparison(
@@ -110,8 +112,12 @@ def run_comparison(
     wait: bool = False,
     page: bool = True,
     show: bool = True,
+    force: bool = False,
 ) -> Comparison:
     """Run or continue the study in a folder, rank its methods and write its page: `acls compare` by its settings."""
+    check_output(folder, "study", inputs=[recipe.data.root] if recipe.data.root else (), force=force)
+    if page:
+        check_output(folder / "report.html", "page", force=force)
     cells = [replace(cell, given=given) for cell in plan(folder, recipe, methods, seeds, posthoc)]
     failed = run_study(cells, engine, wait=wait, progress=Progress(show=show))
     set_threads(engine.threads)
@@ -155,10 +161,13 @@ def fit(
     void: int = IGNORE_INDEX,
     out: str | Path | None = None,
     show: bool = True,
+    force: bool = False,
 ) -> TrainedRun:
     """Train one network on data in Python and write its run, as `acls train` does; arguments as in `compare`."""
     recipe, given = _prepared(model, (train, val, test), recipe, settings, classes, void)
     recipe = replace(recipe, loss=recipe.loss.with_spec(Spec.of(loss, "loss")))
+    if out is not None:
+        check_output(out, "run", force=force)
     return train_recipe(recipe, out, show=show, given=given)
 
 
@@ -293,13 +302,16 @@ def write_report(
     *,
     title: str = "model",
     max_error: float | None = None,
+    force: bool = False,
     **own: Any,
 ) -> Path:
     """Write the page of `acls report` about arrays: verdict, tables and diagrams in one HTML file; returns its path.
 
     ``scores`` may be a dictionary of several models' scores by their names, for the same labels. With ``max_error`` the
-    page says from which confidence on at most that share of predictions is wrong.
+    page says from which confidence on at most that share of predictions is wrong. A file that is no page of acls is
+    replaced only with ``force``.
     """
+    check_output(path, "page", force=force)
     models = scores if isinstance(scores, Mapping) else {title: scores}
     with tempfile.TemporaryDirectory() as folder:
         subjects = []

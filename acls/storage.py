@@ -69,7 +69,9 @@ def check_output(
         if not force and not (_known(target, kind) if folder else _marked(target, MARKS[kind])):
             what = f"holds files and is no {kind}" if folder else f"exists and is no {kind} file"
             way = "write into it" if folder else "replace it"
-            raise InputError(f"{path} {what} that acls wrote: pass another path, or {way} with --force")
+            raise InputError(
+                f"{path} {what} that acls wrote: pass another path, or {way} with --force, in Python force=True"
+            )
     above = next(place for place in (target, *target.parents)[not folder :] if place.exists())
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
         raise InputError(f"cannot write {path}: {above} is not a folder that you may write in")

@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from acls.cli.common import add_columns, add_shared, check_out, columns_of, engine_of, say, say_paragraphs, show_table
+from acls.cli.common import add_columns, add_shared, columns_of, engine_of, say, say_paragraphs, show_table
 from acls.cli.settings import add_settings, apply, recipe_of, settings_of
 from acls.errors import InputError
 from acls.recipes import METHODS, RECIPES, Recipe
@@ -61,10 +61,8 @@ def run(args: argparse.Namespace) -> int:
 
         recipe = study_recipe(args)
         folder = Path(args.out or Path("studies") / recipe.name)
-        check_out(args, folder, "study", recipe.data.root)
-        check_out(args, None if args.no_report else folder / "report.html", "page")
         methods, seeds, posthoc = (getattr(args, name) or default for name, default in DEFAULTS.items())
-        settings = {"wait": args.wait, "page": not args.no_report, "show": not args.quiet}
+        settings = {"wait": args.wait, "page": not args.no_report, "show": not args.quiet, "force": args.force}
         try:
             found = run_comparison(
                 folder, recipe, methods, _seeds(seeds, recipe.seed), posthoc, engine_of(args), **settings

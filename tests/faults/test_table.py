@@ -564,6 +564,25 @@ def test_the_python_calls_raise_the_same_kind_of_error(call):
     COUNTS["cases"] += 1
 
 
+def test_python_writes_into_no_folder_or_file_of_others_without_force(work):
+    x, y = np.zeros((20, 3), dtype=np.float32), np.arange(20) % 2
+    calls = [
+        lambda **how: acls.compare("mlp", (x, y), test=(x, y), methods="CE", seeds=1, out="foreign", show=False, **how),
+        lambda **how: acls.fit("mlp", (x, y), test=(x, y), loss="CE", out="foreign", show=False, **how),
+        lambda **how: acls.write_report("foreign/notes.txt", np.eye(2)[y], y, kind="probs", **how),
+    ]
+    (work / "foreign").mkdir()
+    (work / "foreign/notes.txt").write_text("mine")
+    for call in calls:
+        with pytest.raises(InputError, match="force=True"):
+            call()
+        COUNTS["cases"] += 1
+    assert [path.name for path in (work / "foreign").iterdir()] == ["notes.txt"]
+    assert (work / "foreign/notes.txt").read_text() == "mine"
+    calls[-1](force=True)
+    assert "<html" in (work / "foreign/notes.txt").read_text()
+
+
 def test_force_replaces_a_foreign_file_and_never_an_input(work):
     assert main(["apply", "c.safetensors", "good.npz", "foreign.npz", "--force", "--quiet"]) == 0
     assert main(["apply", "c.safetensors", "good.npz", "foreign.npz", "--quiet"]) == 0  # it is ours now
@@ -580,7 +599,7 @@ def test_zz_the_table_says_its_counts(capsys):
     commands = {line.split()[0] for line in WORDS} | set(ON_FILES)
     assert set(COMMANDS) <= commands
     cases = len(CASES) + len(SETTINGS) + len(WORDS) + len(CALIBRATORS) + len(TRAINED) + 2 * len(ROWS) + len(IN_USE)
-    cases += 2 * len(FOLDERS) + 27  # flipped bytes, a list, a run in its data, a full pipe, calls of Python
+    cases += 2 * len(FOLDERS) + 30  # flipped bytes, a list, a run in its data, a full pipe, calls of Python
     with capsys.disabled():
         print(f"\nfaults: {cases} cases in the table, {COUNTS['cases']} run and refused in one line")
     assert cases >= 150
