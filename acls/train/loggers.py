@@ -116,7 +116,7 @@ def make_loggers(folder: Path, recipe: Recipe, first: int) -> list[Logger]:
         except Exception as error:
             for logger in made:
                 logger.close()
-            if isinstance(error, InputError | ImportError):
+            if isinstance(error, InputError | ImportError | OSError):  # a full disk has a sentence of its own
                 raise
             reason = " ".join(str(error).split())
             raise InputError(f"--log {name}: {name} cannot start a run ({reason})") from error
