@@ -59,6 +59,10 @@ def run(args: argparse.Namespace) -> int:
         return int(found.alarm)
     from acls.report.tables import Table, percent
 
+    say_paragraphs(("ALARM: " if found.alarm else "") + found.verdict())
+    if known.images or new.images:
+        say_paragraphs("The rows of an image are not independent: images were counted, not rows.")
+    print()
     table = Table(["", "calibration set", "new"])
     table.add("n", str(found.n_calibration), str(found.n_new))
     table.add("mean confidence %", percent(found.confidence_calibration), percent(found.confidence_new))
@@ -71,8 +75,5 @@ def run(args: argparse.Namespace) -> int:
     tests = Table(["test", "distance", "p"])
     for name, check in found.checks.items():
         tests.add(_TITLES[name], f"{check.distance:.4f}", "< 0.001" if check.p < 0.001 else f"{check.p:.3f}")
-    print(tests.text(), end="\n\n")
-    say_paragraphs(("ALARM: " if found.alarm else "") + found.verdict())
-    if known.images or new.images:
-        say_paragraphs("The rows of an image are not independent: images were counted, not rows.")
+    print(tests.text())
     return int(found.alarm)

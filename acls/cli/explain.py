@@ -18,7 +18,7 @@ import argparse
 import math
 from typing import TYPE_CHECKING, Any
 
-from acls.cli.common import add_shared, check_out, say, show_table
+from acls.cli.common import add_shared, check_out, say, say_paragraphs, show_table
 from acls.errors import InputError
 from acls.options import number
 
@@ -108,25 +108,29 @@ def _print(args: argparse.Namespace, rows: list[dict[str, Any]], logits: list[fl
         table.add(str(row["method"]), *(f"{value:.4f}" for value in row["label"]), told)
     show_table(args, table)
     if not all(row["sums_to_one"] for row in rows):
-        print("! sums to something else: the gradient does not sum to zero over the classes, and the logits can drift.")
+        say_paragraphs(
+            "! sums to something else: the gradient does not sum to zero over the classes, and the logits can drift."
+        )
     without = [str(row["method"]) for row in rows if "formula" not in row]
     if without:
         print(f"\nNot functions of one sample, so without a row here: {', '.join(without)}.")
     if len(without) == len(rows):
         return
     print("\nThe label is lowered by f C at the pivot class and raised by f C at the others:\n")
-    header = ["method", "pivot", *(f"f, C {k}" for k in classes), "f at the pivot", "f elsewhere"]
-    table = Table(header, align="ll" + "r" * len(logits) + "ll")
+    table = Table(["method", "pivot", *(f"f, C {k}" for k in classes)], align="ll" + "r" * len(logits))
+    formulas = []
     for row in rows:
         formula = row.get("formula")
         if isinstance(formula, dict):
             pairs = [f"{f:.4f}, {c}" for f, c in zip(row["f"], row["C"], strict=True)]
             sides = [
-                f"{formula[f'f {where}']} if {formula[f'C {where}']}".removesuffix(" if 1")
+                f"f {where} is {formula[f'f {where}']} if {formula[f'C {where}']}".removesuffix(" if 1")
                 for where in ("at the pivot", "elsewhere")
             ]
-            table.add(str(row["method"]), f"{formula['pivot']} = {row['pivot']}", *pairs, *sides)
+            table.add(str(row["method"]), f"{formula['pivot']} = {row['pivot']}", *pairs)
+            formulas.append(f"{row['method']}: {'; '.join(sides)}.")
     show_table(args, table)
+    say_paragraphs("", *formulas)
 
 
 def _draw(args: argparse.Namespace, logits: list[float]) -> None:
