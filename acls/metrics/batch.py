@@ -149,7 +149,7 @@ class Batch:
 
     @property
     def dense(self) -> bool:
-        """Whether the batch came as maps, ``(N, K, *D)``."""
+        """Whether the batch was given as maps, ``(N, K, *D)``."""
         return len(self._shape) > 1
 
     @property
