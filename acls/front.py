@@ -201,16 +201,19 @@ def predictions(
     correct: Any = None,
     group: Any = None,
     image: Any = None,
+    sample_weight: Any = None,
 ) -> Predictions:
     """Arrays of any library as `Predictions`: NumPy, torch, JAX, pandas, polars, lists.
 
     ``scores`` are ``(N, K)``, for two classes also ``(N,)``, of class 1, or maps ``(N, K, H, W)``; ``labels`` class
     ids. ``kind`` is "logits", "probs" or "log_probs": without it scores are logits, and such as could be probabilities
     raise. Stated confidences, as of language models, are ``confidence`` and ``correct`` instead. ``group`` names the
-    part of the data that a row belongs to, ``image`` the unit whose rows are not independent.
+    part of the data that a row belongs to, ``image`` the unit whose rows are not independent. ``sample_weight`` is one
+    number per row or map: a row of weight w counts as w equal rows.
     """
+    weight = _weight(sample_weight, confidence if scores is None else scores)
     if isinstance(scores, Predictions):
-        return scores
+        return scores if weight is None else replace(scores, weight=weight)
     codes, names = (None, ()) if group is None else _codes(group)
     if confidence is not None or correct is not None:
         if confidence is None or correct is None or scores is not None or labels is not None:
@@ -219,16 +222,17 @@ def predictions(
         if bool(((right != 0) & (right != 1)).any()):
             raise InputError("correct: expected 1 where the answer was right and 0 where it was wrong")
         stated = Predictions.of_stated(as_tensor(confidence, "confidence").float(), right, group=codes)
-        return replace(stated, group_names=names)
+        return replace(stated, group_names=names, weight=weight)
     if labels is None:
         raise InputError("expected scores and labels, or confidence= and correct=: labels are missing")
     found, target, known = scored(scores, labels, kind)
     if found.ndim > 2:
         if group is not None or image is not None:
             raise InputError("maps are grouped by their number already: pass no group= or image=")
-        return Predictions.dense(found, target, known)
+        rows = Predictions.dense(found, target, known)
+        return rows if weight is None or rows.image is None else replace(rows, weight=weight[rows.image])
     unit = None if image is None else _codes(image)[0]
-    return Predictions(found, target.long(), known, group=codes, group_names=names, image=unit)
+    return Predictions(found, target.long(), known, group=codes, group_names=names, image=unit, weight=weight)
 
 
 def evaluate(
@@ -249,12 +253,8 @@ def evaluate(
             raise InputError("sample_weight goes with arrays: for a file pass columns=Columns(weight=NAME)")
         return measured(scores, **settings)
     own = {name: settings.pop(name) for name in ("confidence", "correct", "group", "image") if name in settings}
-    found = predictions(scores, labels, kind, **own)
+    found = predictions(scores, labels, kind, sample_weight=sample_weight, **own)
     found.check(ignore_index=settings.get("ignore_index", IGNORE_INDEX), where="scores and labels")
-    if sample_weight is not None:
-        weight = as_tensor(sample_weight, "sample_weight").double()
-        maps = not isinstance(scores, Predictions) and scores is not None and as_tensor(scores).ndim > 2
-        found = replace(found, weight=weight[found.image] if maps and found.image is not None else weight)
     return measured(found, **({"by_group": found.group is not None, "by_image": None} | settings))
 
 
@@ -264,20 +264,18 @@ def calibrate(
     kind: str | None = None,
     *,
     method: Any = "temperature",
-    sample_weight: Any = None,
     **own: Any,
 ) -> Calibrator:
     """Fit a calibrator to held-out scores, and return it: ``acls.apply(calibrator, scores, kind)`` uses it.
 
-    ``method`` is written as on the command line, ``"ETS"`` or ``"Histogram(bins=20)"``; a row of ``sample_weight`` w
-    counts as w equal rows; the other arguments are those of `predictions`. Whether it helps, and which of several to
-    take, is what `acls.results.recommend` says.
+    ``method`` is written as on the command line, ``"ETS"`` or ``"Histogram(bins=20)"``; the other arguments are those
+    of `predictions`, ``sample_weight`` too. Whether it helps, and which of several to take, is what
+    `acls.results.recommend` says of the same `predictions`.
     """
     found = predictions(scores, labels, kind, **own)
     found.check(where="scores and labels")
     calibrator = make_calibrator(method, **({"stated": True} if found.stated else {}))
-    weight = None if sample_weight is None else as_tensor(sample_weight, "sample_weight")
-    return calibrator.fit(found.logits(), found.target(), weight, group=found.image)
+    return calibrator.fit(found.logits(), found.target(), found.weight, group=found.image)
 
 
 def apply(calibrator: Calibrator, scores: Any, kind: str | None = None) -> Any:
@@ -311,6 +309,8 @@ def write_report(
     page says from which confidence on at most that share of predictions is wrong. A file that is no page of acls is
     replaced only with ``force``.
     """
+    if own.get("sample_weight") is not None:
+        raise InputError("write_report takes no sample_weight, as pages are of rows of equal weight: use acls.evaluate")
     check_output(path, "page", force=force)
     models = scores if isinstance(scores, Mapping) else {title: scores}
     with tempfile.TemporaryDirectory() as folder:
@@ -321,6 +321,15 @@ def write_report(
             subjects.append(replace(of_file(file, title=name), source=name))
         write(subjects, path, max_error=max_error)
     return Path(path)
+
+
+def _weight(given: Any, rows: Any) -> Tensor | None:
+    if given is None or rows is None:
+        return None
+    weight, n = as_tensor(given, "sample_weight").double(), len(rows)
+    if weight.shape != (n,):
+        raise InputError(f"expected sample_weight of shape ({n},), a number per row or map, got {tuple(weight.shape)}")
+    return weight
 
 
 def _codes(column: Any) -> tuple[Tensor, tuple[str, ...]]:

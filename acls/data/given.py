@@ -119,9 +119,10 @@ def labels(source: Source) -> Tensor:
 
 def _source(given: Any, augment: Augment) -> InMemory | Items:
     if not isinstance(given, tuple):
-        if not hasattr(given, "__getitem__") or not hasattr(given, "__len__"):
+        if isinstance(given, Mapping) or not hasattr(given, "__getitem__") or not hasattr(given, "__len__"):
+            way_out = ": pass its parts, as in train=data['train']" if isinstance(given, Mapping) else ""
             raise InputError(
-                f"expected arrays (x, y) or a data set with a length and items, got {type(given).__name__}"
+                f"expected arrays (x, y) or a data set with a length and items, got {type(given).__name__}{way_out}"
             )
         return Items(given, augment)
     if len(given) != 2 or len(given[0]) != len(given[1]):
@@ -141,7 +142,9 @@ def _pair(item: Any) -> tuple[Tensor, Tensor]:
         pixels = torch.as_tensor(np.array(x))
         from_image = pixels.dtype == torch.uint8 and pixels.ndim >= 2 and hasattr(x, "convert")
         x = pixels.movedim(-1, 0) if from_image and pixels.ndim == 3 else pixels[None] if from_image else pixels
-    return x, torch.as_tensor(np.asarray(y))
+    if x.ndim == 3 and x.shape[-1] in (1, 3, 4) and x.shape[0] not in (1, 3, 4) and x.dtype == torch.uint8:
+        raise InputError(f"expected images of shape (C, H, W), got {tuple(x.shape)}: move the channels to axis 0")
+    return x if x.dtype == torch.uint8 else x.float(), torch.as_tensor(np.asarray(y))
 
 
 def _names(given: Any) -> tuple[str, ...] | None:

@@ -72,17 +72,21 @@ class _SumMetric(Metric):
         self.num_classes, self.n_bins, self.ignore_index = num_classes, n_bins, ignore_index
         self.task, self.from_logits = task, from_logits
         for name, total in self._sums(torch.empty(0, num_classes), torch.empty(0, dtype=torch.long)).items():
-            self.add_state(name, torch.zeros_like(total), dist_reduce_fx="sum")
+            # In float64 whatever the weights are, as processes must have equal types; counts are exact up to 2^53.
+            self.add_state(name, torch.zeros_like(total, dtype=torch.float64), dist_reduce_fx="sum")
 
-    def update(self, preds: Tensor, target: Tensor) -> None:
-        """Count a batch: predictions ``(N, K, *D)``, of two classes also ``(N,)`` or ``(N, 1)``; target ``(N, *D)``."""
+    def update(self, preds: Tensor, target: Tensor, sample_weight: Tensor | None = None) -> None:
+        """Count a batch: predictions ``(N, K, *D)``, of two classes also ``(N,)`` or ``(N, 1)``; target ``(N, *D)``.
+
+        A sample of weight w counts as w equal samples; ``sample_weight`` is ``(N,)`` or ``(N, *D)``.
+        """
         binary = self.num_classes == 2 and (preds.ndim == 1 or preds.shape[1:] == (1,))
         if not binary and (preds.ndim < 2 or preds.shape[1] != self.num_classes):
             raise InputError(
                 f"expected preds of shape (N, {self.num_classes}, ...) for num_classes={self.num_classes}, got "
                 f"{tuple(preds.shape)}: axis 1 holds the classes"
             )
-        for name, total in self._sums(preds, target).items():
+        for name, total in self._sums(preds, target, sample_weight).items():
             setattr(self, name, getattr(self, name) + total)
 
     def plot(self, val: Any = None, ax: Axes | None = None) -> tuple[Figure, Axes]:
@@ -91,10 +95,11 @@ class _SumMetric(Metric):
 
         return plot(self._reliability(), ax)
 
-    def _sums(self, preds: Tensor, target: Tensor) -> dict[str, Tensor]:
+    def _sums(self, preds: Tensor, target: Tensor, sample_weight: Tensor | None = None) -> dict[str, Tensor]:
         ignore_index = IGNORE_INDEX if self.ignore_index is None else self.ignore_index
         scores, labels, kind = scored(preds, target, "logits" if self.from_logits else "probs")
-        return self._count(Batch.of(scores, labels, kind=kind, ignore_index=ignore_index))
+        batch = Batch.of(scores, labels, kind=kind, ignore_index=ignore_index, sample_weight=sample_weight)
+        return self._count(batch)
 
     def _count(self, batch: Batch) -> dict[str, Tensor]:
         found: dict[str, Tensor] = self.tally.count(batch, self.n_bins).tensors()

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -383,37 +382,50 @@ def test_a_hostile_zip_is_refused(tmp_path):
         packed("bomb.zip", **{"bomb.png": bytes(2**25)}).read("bomb.png")
 
 
-class Table:
-    """What Hugging Face's `datasets.Dataset` offers of its columns: rows by number, columns by name, named classes."""
-
-    column_names = ("img", "fine_label")
-
-    def __init__(self, count, read):
-        self.features = {"fine_label": SimpleNamespace(names=["cat", "dog", "emu"])}
-        self.count, self.read = count, read
-
-    def __len__(self):
-        return self.count
-
-    def __getitem__(self, key):
-        if key == "fine_label":
-            return [number % 3 for number in range(self.count)]
-        self.read.append(key)
-        pixels = np.full((4, 4, 3), key, dtype=np.uint8)
-        return {"img": Image.fromarray(pixels), "fine_label": key % 3}
+def hugging_face(n):
+    datasets = pytest.importorskip("datasets")
+    pixels = np.random.default_rng(n).integers(0, 256, (n, 8, 8, 3), dtype=np.uint8)
+    classes = datasets.ClassLabel(names=["cat", "dog", "emu"])
+    features = datasets.Features({"img": datasets.Image(), "fine_label": classes})
+    columns = {"img": [Image.fromarray(one) for one in pixels], "fine_label": [i % 3 for i in range(n)]}
+    return datasets.Dataset.from_dict(columns, features=features), pixels
 
 
-def test_a_hugging_face_table_is_data_and_its_labels_cost_no_image():
-    read = []
-    data = gathered(Table(12, read), None, Table(6, []), options=DataOptions(name="given", val=0.25), seed=1)
+@pytest.mark.parametrize("form", [None, "torch"])
+def test_a_hugging_face_data_set_is_data_and_its_labels_cost_no_image(form, monkeypatch):
+    train, pixels = hugging_face(12)
+    test, _ = hugging_face(6)
+    import datasets
+
+    read, decode = [], datasets.Image.decode_example
+    monkeypatch.setattr(datasets.Image, "decode_example", lambda *args, **kw: read.append(1) or decode(*args, **kw))
+    options = DataOptions(name="given", val=0.25)
+    data = gathered(train.with_format(form), None, test.with_format(form), options=options, seed=1)
     assert data.names == ("cat", "dog", "emu")
     assert read == []
     assert len(data.train) + len(data.val) == 12
     x, y, _ = data.train[0]
+    assert len(read) == 1
     number = int(data.train.chosen[0])
-    assert x.shape == (3, 4, 4)
-    assert torch.equal(x, torch.full((3, 4, 4), number / 255))
+    assert torch.equal(x, torch.from_numpy(pixels[number]).movedim(-1, 0) / 255)
     assert int(y) == number % 3
+
+
+def test_a_hugging_face_data_set_of_other_shapes_is_refused_or_made_to_fit():
+    train, _ = hugging_face(12)
+    import datasets
+
+    def first(part):
+        return gathered(part, part, part, options=DataOptions(name="given"), seed=1).train[0][0]
+
+    with pytest.raises(InputError, match=r"got \(8, 8, 3\): move the channels to axis 0"):
+        first(train.with_format("numpy"))
+    with pytest.raises(InputError, match=r"got DatasetDict: pass its parts, as in train=data\['train'\]"):
+        first(datasets.DatasetDict(train=train))
+    with pytest.raises(InputError, match="got IterableDataset"):
+        first(train.to_iterable_dataset())
+    table = datasets.Dataset.from_dict({"x": np.eye(5)[:3].tolist(), "y": [0, 1, 2]})  # lists of Python floats
+    assert torch.equal(first(table), torch.eye(5)[0])
 
 
 def test_fewer_training_samples_are_taken_of_given_data_by_class():

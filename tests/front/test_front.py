@@ -9,6 +9,8 @@ import torch
 import acls
 from acls.cli import main
 from acls.errors import InputError
+from acls.front import predictions
+from acls.results.recommending import before_and_after, recommend
 
 RANDOM = np.random.default_rng(0)
 LOGITS = RANDOM.normal(size=(400, 4)) * 3
@@ -59,7 +61,7 @@ def test_weights_change_the_values_and_leave_no_number_that_does_not_hold():
     repeated = acls.evaluate(PROBS[rows], LABELS[rows], kind="probs", group=rows % 2)
     assert twice.values == pytest.approx(repeated.values, rel=1e-6)
     assert twice.groups["1"].values == pytest.approx(repeated.groups["1"].values, rel=1e-6)
-    with pytest.raises(InputError, match="sample_weight: expected finite numbers of 0 or more, got -1"):
+    with pytest.raises(InputError, match="row 0: expected a weight of 0 or more, got -1"):
         acls.evaluate(PROBS, LABELS, kind="probs", sample_weight=np.full(400, -1.0))
     with pytest.raises(InputError, match="equal weight"):
         result.decide(0.1)
@@ -108,6 +110,39 @@ def test_a_calibrator_takes_weights_of_any_library(as_given):
     )
     with pytest.raises(InputError, match=r"expected sample_weight of shape \(400,\)"):
         acls.calibrate(PROBS, LABELS, kind="probs", sample_weight=[1.0])
+
+
+def test_a_recommendation_takes_weights_and_a_whole_weight_is_that_many_equal_rows():
+    n, weight = 24, np.arange(24) % 3 + 1
+    rows = np.arange(n).repeat(weight)
+    plain = predictions(PROBS[:n], LABELS[:n], "probs")
+    weighted = predictions(PROBS[:n], LABELS[:n], "probs", sample_weight=weight)
+    repeated = predictions(PROBS[rows], LABELS[rows], "probs", image=rows)  # the copies of a row stay in one fold
+    settings = {"calibrators": "temperature", "folds": n}  # a fold for each row, so that both have the same
+    one, two, none = (recommend(p, **settings) for p in (weighted, repeated, plain))
+    assert one.text == two.text
+    for a, b, c in zip(one.candidates, two.candidates, none.candidates, strict=True):
+        assert a.judgement.after.nll == pytest.approx(b.judgement.after.nll, abs=1e-6)
+        assert a.judgement.nll_change_se == pytest.approx(b.judgement.nll_change_se, abs=1e-6)
+        assert a.judgement.after.nll != pytest.approx(c.judgement.after.nll, abs=1e-3), "the weights changed nothing"
+    shown, again = (before_and_after([p], one.candidates, replicates=0)[0] for p in (weighted, repeated))
+    for name in shown:
+        assert shown[name].values == pytest.approx(again[name].values, abs=1e-5), name
+
+
+def test_weights_of_maps_count_for_their_pixels():
+    maps, labels = PROBS[:360].reshape(10, 6, 6, 4).transpose(0, 3, 1, 2), LABELS[:360].reshape(10, 6, 6)
+    weight = np.arange(10) % 3
+    weighted = acls.calibrate(maps, labels, "probs", sample_weight=weight)
+    repeated = acls.calibrate(maps.repeat(weight, 0), labels.repeat(weight, 0), "probs")
+    assert float(weighted.temperature) == pytest.approx(float(repeated.temperature), rel=1e-6)
+    with pytest.raises(InputError, match=r"expected sample_weight of shape \(10,\), a number per row or map"):
+        acls.evaluate(maps, labels, "probs", sample_weight=np.ones(360))
+
+
+def test_a_page_refuses_weights_that_it_would_not_show(tmp_path):
+    with pytest.raises(InputError, match="write_report takes no sample_weight"):
+        acls.write_report(tmp_path / "page.html", PROBS, LABELS, "probs", sample_weight=np.ones(400))
 
 
 @pytest.mark.parametrize("method", ["isotonic", "platt", "beta", "histogram"])

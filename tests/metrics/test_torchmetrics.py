@@ -71,6 +71,35 @@ def test_binary_scores_are_two_classes(name, from_logits):
             torch.testing.assert_close(one.compute(), two.compute(), rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize(("name", "metric"), NAMES.items())
+def test_a_whole_weight_is_that_many_equal_samples_and_only_ratios_of_weights_matter(name, metric):
+    logits, labels = logits_and_labels(500, 5, dtype=torch.float32)
+    weight = torch.arange(500) % 4
+    weighted, repeated, scaled, plain = (getattr(ours, name)(5, from_logits=True) for _ in range(4))
+    for part in (slice(0, 123), slice(123, None)):  # the second batch has weights of another type
+        weighted.update(logits[part], labels[part], weight[part] if part.start else weight[part].double())
+        scaled.update(logits[part], labels[part], sample_weight=weight[part] * 0.7)
+    repeated.update(logits.repeat_interleave(weight, 0), labels.repeat_interleave(weight))
+    plain.update(logits, labels)
+    assert float(weighted.compute()) == pytest.approx(float(repeated.compute()), abs=1e-9)
+    expected = Suite.of(logits, labels, classwise=True, sample_weight=weight * 0.7).summary()[metric]
+    bound = scaled.bound() if hasattr(scaled, "bound") else 0.0
+    assert float(scaled.compute()) == pytest.approx(expected, abs=bound + 2e-6)
+    assert abs(float(plain.compute()) - float(repeated.compute())) > 1e-3, "the weights changed nothing"
+    assert {state.dtype for state in (getattr(weighted, one) for one in weighted._defaults)} == {torch.float64}
+    with pytest.raises(InputError, match=r"expected one value per sample, shape \(500,\), got \(3,\)"):
+        plain.update(logits, labels, torch.ones(3))
+
+
+def test_weights_of_maps_are_those_of_their_pixels():
+    logits, labels = logits_and_labels(60, 4)
+    maps, target = logits.view(2, 5, 6, 4).movedim(-1, 1), labels.view(2, 5, 6)
+    module, pixels = (ours.CalibrationError(4, from_logits=True) for _ in range(2))
+    module.update(maps, target, torch.tensor([1, 3]))
+    pixels.update(maps[[0, 1, 1, 1]], target[[0, 1, 1, 1]])
+    assert float(module.compute()) == pytest.approx(float(pixels.compute()), abs=1e-9)
+
+
 def test_binary_is_the_same_top_label_error_as_torchmetrics_two_class_one():
     score, labels = torch.rand(200, generator=torch.Generator().manual_seed(0)), torch.arange(200) % 2
     one = ours.CalibrationError(task="binary", n_bins=10, from_logits=False)

@@ -63,6 +63,23 @@ def test_arrays_in_python_give_the_numbers_of_the_command_on_the_same_data(tmp_p
         acls.compare("net.py:Net", *parts, **call)
 
 
+def test_a_hugging_face_data_set_gives_the_numbers_of_the_arrays_that_it_holds(tmp_path, monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(NET)
+    x = np.random.default_rng(0).integers(0, 256, (30, 3, 16, 16), dtype=np.uint8)
+    y = np.arange(30) % 3
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b", "c"])})
+    images = [Image.fromarray(one.transpose(1, 2, 0)) for one in x]
+    table = datasets.Dataset.from_dict({"image": images, "label": y.tolist()}, features=features)
+    call = {"methods": "CE", "seeds": 1, "show": False, "page": False, "settings": FAST | {"data.flip": True}}
+    acls.compare("net.py:Net", *((x[i::3], y[i::3]) for i in range(3)), **call, out="arrays", classes=("a", "b", "c"))
+    acls.compare("net.py:Net", *(table.select(range(i, 30, 3)) for i in range(3)), **call, out="table")
+    assert measured("table") == measured("arrays")
+    split = table.train_test_split(0.4, seed=0)
+    assert acls.fit("net.py:Net", split["train"], test=split["test"], loss="CE", settings=FAST, show=False).test["nll"]
+
+
 class Noisy(torch.utils.data.Dataset):
     """Two classes of points, with noise from three generators."""
 
