@@ -27,7 +27,7 @@ from acls.metrics.cells import Cells
 from acls.metrics.distributions import normal_quantile, normal_tail, wilson
 from acls.metrics.estimates import LOWEST, estimates, gaps_of
 from acls.metrics.ordered import adaptive_ece, ks_error
-from acls.metrics.significance import calibration, compare, ece_difference, ranking
+from acls.metrics.significance import SeedDifference, calibration, compare, ece_difference, over_seeds, ranking
 from acls.metrics.smooth import smooth_ece
 
 SHARED = Path(os.environ.get("ACLS_SHARED", Path(__file__).parents[2] / "shared")) / "data" / "logits"
@@ -414,7 +414,11 @@ def run_ranking(table: Table, sets: int) -> None:
                 by_samples = random.normal(0, 0.003, size=m)
                 values = mean[:, None] + by_samples[:, None] + random.normal(size=(m, seeds)) * spread[:, None]
                 named = {str(j): dict(enumerate(values[j])) for j in range(m)}
-                result = ranking(named, lambda *_: 0.003 * 2**0.5)
+
+                def pair(one: str, other: str, values: np.ndarray = values) -> SeedDifference:
+                    return over_seeds(values[int(one)], values[int(other)], 0.003 * 2**0.5)
+
+                result = ranking(named, pair)
                 assert result is not None
                 mark = result.p < 0.05
                 wrong = mark and mean[int(result.best)] == 0

@@ -351,6 +351,11 @@ class SeedDifference:
     needed: int | None
     """Seeds at which a difference like the one seen would be told from 0; None: more test samples are needed."""
 
+    @property
+    def sign(self) -> int:
+        """-1 or 1 where the interval excludes 0, else 0."""
+        return (self.low > 0) - (self.high < 0)
+
 
 def over_seeds(
     first: Sequence[float],
@@ -401,41 +406,29 @@ class Ranking:
     p: float
     """Of some other method being as good as the best: the largest p against any, so nothing is left to correct."""
     against: dict[str, SeedDifference]
-    """The best minus each other method."""
+    """The best minus each other method, the closest mean first."""
     to_baseline: dict[str, SeedDifference]
     """Each method minus the baseline, their p corrected by Holm."""
 
 
 def ranking(
     values: Mapping[str, Mapping[int, float]],
-    deviation: Callable[[str, str, Sequence[int]], float],
+    pair: Callable[[str, str], SeedDifference | None],
     *,
     higher_is_better: bool = False,
-    baseline: str | None = None,
-    resolution: float = 0.0,
-    level: float = LEVEL,
 ) -> Ranking | None:
-    """Rank methods by their values by seed; ``deviation`` gives that of two methods' mean difference over samples.
+    """Rank methods by the means of their values by seed; ``pair`` gives the first of two methods minus the second.
 
-    A method is called the best only where it differs from every other, each on the seeds that both have; None where two
-    methods have no seed in common. The baseline is the first method.
+    A method is called the best only where it differs from every other; None where ``pair`` has no difference for it,
+    as of methods without a seed in common. The baseline is the first method.
     """
-    baseline = next(iter(values)) if baseline is None else baseline
-    sign = -1 if higher_is_better else 1
-    means = {name: sign * math.fsum(found.values()) / len(found) for name, found in values.items() if found}
-    best = min(means, key=means.__getitem__)
-
-    def pair(one: str, other: str) -> SeedDifference | None:
-        seeds = sorted(values[one].keys() & values[other].keys())
-        if not seeds:
-            return None
-        mine, theirs = ([values[name][seed] for seed in seeds] for name in (one, other))
-        return over_seeds(mine, theirs, deviation(one, other, seeds), resolution=resolution, level=level)
-
-    against = {name: found for name in means if name != best and (found := pair(best, name)) is not None}
-    to_baseline = {name: found for name in means if name != baseline and (found := pair(name, baseline)) is not None}
-    if len(against) < len(means) - 1 or not against:
+    means = {name: math.fsum(found.values()) / len(found) for name, found in values.items() if found}
+    best, *others = sorted(means, key=means.__getitem__, reverse=higher_is_better)
+    against = {name: found for name in others if (found := pair(best, name)) is not None}
+    if len(against) < len(others) or not others:
         return None
+    baseline, *rest = values
+    to_baseline = {name: found for name in rest if name in means and (found := pair(name, baseline)) is not None}
     corrected = holm([found.p for found in to_baseline.values()])
     to_baseline = {name: replace(to_baseline[name], p=p) for name, p in zip(to_baseline, corrected, strict=True)}
     return Ranking(best, max(found.p for found in against.values()), against, to_baseline)

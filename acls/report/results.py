@@ -117,10 +117,7 @@ def results_table(records: Sequence[Record], columns: Sequence[str] = COLUMNS, *
     hidden = ("n", "seeds", *_hidden_first(columns), metric("ece_floor").title)
     table = Table(["method", "post-hoc", *titles, "seeds", "n"], align="ll", optional=hidden)
     for (method, posthoc), group in by_method(records).items():
-        cells = []
-        for name in columns:
-            values = [value for one in group if (value := one.result.get(name)) is not None]
-            cells.append(spread(values, scale=metric(name).scale, decimals=metric(name).decimals))
+        cells = [mean_text(group, name) for name in columns]
         sizes = sorted({one.n for one in group})
         table.add(method, posthoc, *cells, str(len(group)), "-".join(map(str, {sizes[0]: 0, sizes[-1]: 0})))
         for column, name in enumerate(columns, 2):
@@ -136,7 +133,7 @@ def best_first(records: Sequence[Record]) -> list[Record]:
     posthocs = list(dict.fromkeys(posthoc for _, posthoc in groups))
 
     def place(item: tuple[tuple[str, str], Sequence[Record]]) -> tuple[int, float]:
-        known = [value for one in item[1] if (value := one.result.get("ece")) is not None]
+        known = metric_values(item[1], "ece")
         return posthocs.index(item[0][1]), statistics.fmean(known) if known else float("inf")
 
     return [one for _, group in sorted(groups.items(), key=place) for one in group]
@@ -218,6 +215,16 @@ def signs() -> str:
         "* best after the same post-hoc method, and different from all others by more than chance, over seeds and test "
         "samples (p below 0.05 after Holm's correction for all that was ranked); ' the next."
     )
+
+
+def metric_values(records: Iterable[Record], name: str) -> list[float]:
+    """A metric of the records that have it."""
+    return [value for one in records if (value := one.result.get(name)) is not None]
+
+
+def mean_text(records: Iterable[Record], name: str) -> str:
+    """Mean ± standard deviation of a metric, in its unit; empty where no record has it."""
+    return spread(metric_values(records, name), scale=metric(name).scale, decimals=metric(name).decimals)
 
 
 def by_method(records: Sequence[Record]) -> dict[tuple[str, str], list[Record]]:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from acls.metrics.significance import SeedDifference
 from acls.report.tables import Table
-from acls.storage import finite, write_text
-from acls.study.ranking import Difference, Resamples, difference
+from acls.storage import write_text
+from acls.study.ranking import difference
 from acls.study.runs import NONE
 from acls.study.store import Row, Store
 
@@ -50,8 +51,8 @@ class Judged:
     """A claim with the differences that our runs show, ``lower`` minus ``higher``, in the metric's own unit."""
 
     claim: Claim
-    difference: Difference
-    accuracy: Difference | None = None
+    difference: SeedDifference
+    accuracy: SeedDifference | None = None
 
     @property
     def loses_accuracy(self) -> bool:
@@ -66,29 +67,18 @@ class Judged:
         return "not reproduced" if found.sign < 0 and self.loses_accuracy else _VERDICTS[found.sign + 1]
 
 
-def within(found: Difference, tolerance: float) -> Verdict:
+def within(found: SeedDifference, tolerance: float) -> Verdict:
     """Whether a number is the paper's to within a tolerance, from the interval of ours minus the paper's."""
     if -tolerance <= found.low and found.high <= tolerance:
         return "reproduced"
     return "not reproduced" if found.low > tolerance or found.high < -tolerance else "cannot be told at this n"
 
 
-def judge(
-    claim: Claim,
-    lower: Sequence[Row],
-    higher: Sequence[Row],
-    resampled: Resamples | None = None,
-    accuracy: str = "accuracy",
-) -> Judged | None:
+def judge(claim: Claim, lower: Sequence[Row], higher: Sequence[Row], accuracy: str = "accuracy") -> Judged | None:
     """Compare two methods' rows; None where they have no number of the same seed."""
-    found = difference(lower, higher, claim.metric, resampled)
-    lost = None if claim.of_accuracy else difference(lower, higher, accuracy, resampled)
+    found = difference(lower, higher, claim.metric)
+    lost = None if claim.of_accuracy else difference(lower, higher, accuracy)
     return None if found is None else Judged(claim, found, lost)
-
-
-def keep(folder: Path, record: Saved) -> None:
-    """Keep the result of a table or figure, so that the summary has it after another command too."""
-    write_text(folder / f"{record['name']}.json", json.dumps(finite(dict(record)), indent=1) + "\n")
 
 
 def summarise(folder: Path, names: Iterable[str]) -> Path:
@@ -98,10 +88,6 @@ def summarise(folder: Path, names: Iterable[str]) -> Path:
     parts = ["# The paper, reproduced", _counted(records), _table(records), *_costs(folder)]
     write_text(folder / NAME, "\n\n".join(part for part in parts if part) + "\n")
     return folder / NAME
-
-
-def _verdicts(record: Saved) -> Counter[str]:
-    return Counter(claim["verdict"] for claim in record["claims"])
 
 
 def _counted(records: Iterable[Saved]) -> str:
@@ -124,7 +110,7 @@ def _table(records: Iterable[Saved]) -> str:
     verdicts = get_args(Verdict)
     table = Table(["page", "what", "scale", "seeds", *verdicts], align="lll")
     for record in records:
-        found = _verdicts(record)
+        found = Counter(claim["verdict"] for claim in record["claims"])
         counts = [str(found[verdict]) if found else "" for verdict in verdicts]
         page = f"[{record['name']}]({record['name']}.md)"
         table.add(

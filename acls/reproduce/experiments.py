@@ -40,9 +40,8 @@ class Experiment:
     title: str
     printed: Mapping[str, Mapping[str, Published]]
     """By the recipe of the paper's size, then by row."""
-    pairs: tuple[tuple[str, str], ...]
-    """Rows of which the first is said to be better calibrated than the second."""
-    lines: Mapping[str, Line]
+    pairs: tuple[tuple[str, str], ...] = ()
+    """Rows of which the first is said to be better calibrated than the second; by default ACLS and each other."""
     split: str = "test"
     accuracy: str = "accuracy"
     """The metric that stands where the paper prints accuracy."""
@@ -51,13 +50,14 @@ class Experiment:
     ten_bins: Mapping[str, Published] = field(default_factory=dict)
     """Numbers with 10 bins, where they are printed too."""
 
-    def rows(self) -> list[str]:
-        return list(next(iter(self.printed.values())))
+    def lines(self, form: str | None = None) -> dict[str, Line]:
+        """The lines beside the paper's rows, as `lines_of` has them."""
+        return lines_of(next(iter(self.printed.values())), form)
 
     def claims(self, paper: str) -> list[Claim]:
         """What the printed numbers claim on a recipe: lower errors at an accuracy that is kept."""
         found = []
-        for lower, higher in self.pairs:
+        for lower, higher in self.pairs or _beats("ACLS", self.printed[paper]):
             mine, theirs = (self.printed[paper][row] for row in (lower, higher))
             for metric in ("ece", "aece"):
                 first, second = getattr(mine, metric), getattr(theirs, metric)
@@ -71,8 +71,8 @@ class Experiment:
         return found
 
 
-def _line(name: str, posthoc: Calibrator | None = None, margin_field: str = "", **fields: Any) -> Line:
-    return Line(Spec(name, fields), posthoc, margin_field)
+def _line(name: str, margin_field: str = "", **fields: Any) -> Line:
+    return Line(Spec(name, fields), margin_field=margin_field)
 
 
 LINES = {
@@ -98,7 +98,7 @@ LINES = {
     "MC dropout": _line("MCDropout"),
     "Patra": _line("Patra", base=Spec("Focal", {"gamma": 1.0})),
     **{
-        f"λ1 {first:g}, λ2 {second:g}": _line("ACLS", lambda1=first, lambda2=second)
+        f"λ1 {first:g}, λ2 {second:g}": _line("ACLS", lambda1=first, lambda2=second) if first or second else _line("CE")
         for first in published.LAMBDA_1
         for second in published.LAMBDA_2
     },
@@ -138,24 +138,17 @@ def _beats(best: str, others: Iterable[str]) -> tuple[tuple[str, str], ...]:
     return tuple((best, other) for other in others if other != best)
 
 
-def _experiment(
-    title: str, printed: Mapping[str, Mapping[str, Published]], pairs: Any = None, **options: Any
-) -> Experiment:
-    rows = list(next(iter(printed.values())))
-    return Experiment(title, printed, _beats("ACLS", rows) if pairs is None else pairs, lines_of(rows), **options)
-
-
 _CHOSEN = "λ1 0.1, λ2 0.01"
 EXPERIMENTS = {
-    "table1": _experiment("Table 1: regularisation-based methods on Tiny-ImageNet", published.TABLE_1),
-    "table3": _experiment("Table 3: CIFAR-10, Tiny-ImageNet and ImageNet", published.TABLE_3),
-    "table4": _experiment(
+    "table1": Experiment("Table 1: regularisation-based methods on Tiny-ImageNet", published.TABLE_1),
+    "table3": Experiment("Table 3: CIFAR-10, Tiny-ImageNet and ImageNet", published.TABLE_3),
+    "table4": Experiment(
         "Table 4: segmentation of PASCAL VOC",
         published.TABLE_4,
         accuracy="miou_foreground",
         protocol=protocol("mbls-segmentation"),
     ),
-    "table5": _experiment(
+    "table5": Experiment(
         "Table 5: adaptive and conditional regularisation apart and together",
         published.TABLE_5,
         (
@@ -167,7 +160,7 @@ EXPERIMENTS = {
             ("ACLS", "ACLS, CR only"),
         ),
     ),
-    "table6": _experiment(
+    "table6": Experiment(
         "Table 6: ranking or margin as the condition",
         published.TABLE_6,
         (
@@ -177,13 +170,13 @@ EXPERIMENTS = {
             ("ACLS, margin", "CRL, margin"),
         ),
     ),
-    "tableA": _experiment(
+    "tableA": Experiment(
         "Table A: the grid of λ1 and λ2, on the validation split",
         published.TABLE_A,
         _beats(_CHOSEN, ("λ1 0, λ2 0", "λ1 0.1, λ2 0", "λ1 0, λ2 0.01")),
         split="val",
     ),
-    "tableB": _experiment(
+    "tableB": Experiment(
         "Table B: methods that do not smooth labels", published.TABLE_B, ten_bins=published.TABLE_B_10
     ),
 }

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from acls.calibrators import Temperature
-from acls.errors import InputError
 from acls.losses import ACLS
 from acls.metrics.batch import Batch
 from acls.metrics.estimates import Estimate
@@ -84,6 +83,17 @@ class Study:
     recipe: Recipe
     lines: Mapping[str, Line]
 
+    @property
+    def regime(self) -> str:
+        """In which setting a verdict was found: it says nothing about others."""
+        recipe, seeds = self.recipe, len(self.setup.seeds)
+        count = f"{seeds} seed{'s' * (seeds > 1)}"
+        return f"{recipe.name}: {recipe.model.name}, {recipe.epochs} epochs, batches of {recipe.batch}, {count}"
+
+    @property
+    def margin(self) -> float:
+        return float(self.recipe.loss.protocol.get("margin", ACLS.margin))
+
     def run(self) -> list[Failed]:
         """Train what is not trained yet."""
         progress = Progress(show=self.setup.show)
@@ -91,20 +101,21 @@ class Study:
 
     def rows(self, label: str, split: str = "test") -> list[Row]:
         """The rows of a line, one per seed, with what differences on the same samples need."""
-        line, method = self.lines[label], self.method(label)
+        method = self.method(label)
         stored = chosen(self._cells, Store(self._folder).rows())
         found = [row for row in stored if f"{row.method} {row.posthoc}" == method]
-        return (
-            detailed(self._folder, found) if split == "test" else [self._remeasured(row, line, split) for row in found]
-        )
+        return detailed(self._folder, found) if split == "test" else [self._remeasured(row, split) for row in found]
 
     def method(self, label: str) -> str:
         """The method and calibrator of a line, as they are stored."""
         line = self.lines[label]
         return f"{method_of(self.recipe, self._spec(line)).name} {calibrator_name(line.posthoc)}"
 
-    def by_protocol(self, row: Row, protocol: Protocol) -> dict[str, float]:
-        """The numbers of a row's test part as a protocol computes them; of label maps, all labelled pixels."""
+    def by_protocol(self, row: Row, protocol: Protocol) -> Row:
+        """The row with ECE and AECE as a protocol computes them, of which no interval is known.
+
+        Of label maps all labelled pixels count, not only those that were kept.
+        """
         file = self.folder(row).path / f"{protocol.name}-{protocol.bins}-{file_name(row.posthoc)}.json"
         if not file.is_file():
             predictions = outputs(self._folder, row)
@@ -117,7 +128,10 @@ class Study:
             else:
                 found = _measure_maps(self.folder(row).path, protocol)
             write_text(file, json.dumps(finite(found)))
-        return dict(json.loads(file.read_text(encoding="utf-8")))
+        found = json.loads(file.read_text(encoding="utf-8"))
+        new = {name: Estimate(found[name]) for name in ("ece", "aece")}
+        result = replace(row.result, estimates={**row.result.estimates, **new}, floors={}, details=None)
+        return replace(row, result=result)
 
     def temperature(self, row: Row) -> float:
         """The temperature behind a row after temperature scaling."""
@@ -129,14 +143,8 @@ class Study:
         """Where the run behind a row is."""
         return RunFolder(self._folder / row.run)
 
-    def predictions(self, row: Row, split: str = "test") -> Predictions:
-        """The outputs behind a row, as the network gives them."""
-        return Predictions.load(self.folder(row).predictions(split))
-
-    def _remeasured(self, row: Row, line: Line, split: str) -> Row:
-        if line.posthoc is not None:
-            raise InputError(f"{line.posthoc} is fitted on the validation split, so it is not measured on {split}")
-        result = evaluated(self.predictions(row, split))
+    def _remeasured(self, row: Row, split: str) -> Row:
+        result = evaluated(Predictions.load(self.folder(row).predictions(split)))
         return replace(row, split=split, result=result, protocol={**row.protocol, "split": split})
 
     @property
@@ -151,20 +159,7 @@ class Study:
     def _spec(self, line: Line) -> Spec:
         if not line.margin_field:
             return line.method
-        margin = self.recipe.loss.protocol.get("margin", ACLS.margin)
-        return Spec(line.method.name, {**line.method.fields, line.margin_field: margin})
-
-
-def values_of(rows: Iterable[Row], name: str) -> list[float]:
-    """A metric of the rows that have it."""
-    return [value for row in rows if (value := row.result.get(name)) is not None]
-
-
-def with_values(row: Row, **values: float) -> Row:
-    """The row with other values, of which no interval is known."""
-    new = {name: Estimate(value) for name, value in values.items()}
-    floors = {name: floor for name, floor in row.result.floors.items() if name not in new}
-    return replace(row, result=replace(row.result, estimates={**row.result.estimates, **new}, floors=floors))
+        return Spec(line.method.name, {**line.method.fields, line.margin_field: self.margin})
 
 
 def _measure_maps(run: Path, protocol: Protocol) -> dict[str, float]:
@@ -174,13 +169,3 @@ def _measure_maps(run: Path, protocol: Protocol) -> dict[str, float]:
         for logits, target, _ in session.outputs(session.data.test):
             meter.add(Batch.of(logits, target, kind="logits", ignore_index=session.data.void))
         return meter.result()
-
-
-def studies(setup: Setup, papers: Iterable[str], lines: Mapping[str, Line]) -> dict[str, Study]:
-    """The study of some lines for each of the paper's recipes that has a sibling of this size."""
-    found = {}
-    for paper in papers:
-        recipe = setup.recipe(paper)
-        if recipe is not None:
-            found[paper] = Study(setup, recipe, lines)
-    return found

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import json
+import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -14,14 +16,15 @@ import torch
 from acls.data.dataset import batches
 from acls.locks import hold
 from acls.losses import REGISTRY, make_loss, table
-from acls.metrics.catalogue import metric
 from acls.metrics.protocols import protocol
+from acls.metrics.significance import SeedDifference, over_seeds
 from acls.recipes import Recipe
 from acls.report.figures import regulariser, reliability, sweeps
-from acls.report.figures.style import canvas, drawn, save
-from acls.report.tables import Table, paragraph, spread
+from acls.report.figures.style import SMALL, canvas, drawn, save
+from acls.report.results import mean_text, metric_values
+from acls.report.tables import Table, paragraph
 from acls.reproduce import published
-from acls.reproduce.claims import Claim, Judged, Verdict, judge, keep, summarise, within
+from acls.reproduce.claims import Claim, Verdict, judge, summarise, within
 from acls.reproduce.experiments import (
     EMBEDDED,
     EXPERIMENTS,
@@ -35,10 +38,9 @@ from acls.reproduce.experiments import (
     lines_of,
 )
 from acls.reproduce.published import Published
-from acls.reproduce.runs import Setup, Study, studies, values_of, with_values
+from acls.reproduce.runs import Setup, Study
 from acls.spec import Spec
-from acls.storage import write_text
-from acls.study.ranking import Difference, difference, resamples_of
+from acls.storage import finite, write_text
 from acls.study.runs import Failed
 from acls.study.store import Row
 from acls.train import predict_run
@@ -50,6 +52,7 @@ from acls.train.state import load_state, restore
 FIRST, SECOND = FORMS
 NEAR = 0.1
 """How far a share of samples may be from the paper's to count as reproduced."""
+_TINY = ("tiny_imagenet_resnet50",)
 STEPS = 50
 """Training batches, at most, on which predictions that a step alters are counted."""
 
@@ -63,7 +66,7 @@ class Judgement:
     key: str
     """The same for the same claim on the same networks, whichever table makes it."""
     verdict: Verdict
-    difference: Difference
+    difference: SeedDifference
     beside: Verdict | None = None
     note: str = ""
 
@@ -112,15 +115,10 @@ def reproduce(name: str, setup: Setup) -> Reproduced:
             result.parts.append(f"{failure.method}, seed {failure.seed}, did not finish: {failure.why}.")
         write_text(setup.out / f"{name}.md", result.text())
         seeds = str(len(setup.seeds)) if result.trains else ""
-        keep(setup.out, {"scale": setup.scale, "seeds": seeds, **result.plain()})
+        record = {"scale": setup.scale, "seeds": seeds, **result.plain()}
+        write_text(setup.out / f"{name}.json", json.dumps(finite(record), indent=1) + "\n")
         summarise(setup.out, TARGETS)
     return result
-
-
-def regime(recipe: Recipe, seeds: int) -> str:
-    """In which regime a verdict was found: what it may not be carried over from."""
-    count = f"{seeds} seed{'s' * (seeds > 1)}"
-    return f"{recipe.name}: {recipe.model.name}, {recipe.epochs} epochs, batches of {recipe.batch}, {count}"
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
@@ -128,102 +126,77 @@ def regime(recipe: Recipe, seeds: int) -> str:
 
 def _table(name: str, setup: Setup) -> Reproduced:
     experiment = EXPERIMENTS[name]
-    lines = lines_of(experiment.rows(), setup.form) if setup.form else experiment.lines
     result = Reproduced(name, experiment.title)
-    _note_scale(result, setup, experiment.printed)
-    first: dict[str, str] = {}
-    for paper, study in studies(setup, experiment.printed, lines).items():
-        # What stands in for two data sets is one experiment: it is run, and its claims count, once.
-        again = first.setdefault(study.recipe.name, paper) != paper
-        result.failed += [] if again else study.run()
-        rows = {label: study.rows(label, experiment.split) for label in lines}
-        result.parts.append(f"## {regime(study.recipe, len(setup.seeds))} (in the paper: {paper})")
-        judged_rows = rows
-        if experiment.protocol is not None:
-            judged_rows = {
-                label: [_by(experiment.protocol, study, row) for row in ours] for label, ours in rows.items()
-            }
+    for paper, study, again in _trained(result, setup, experiment.printed, experiment.lines(setup.form)):
+        pooled = {label: study.rows(label, experiment.split) for label in study.lines}
+        rows, how = pooled, experiment.protocol
+        if how is not None:
+            rows = {label: [study.by_protocol(row, how) for row in ours] for label, ours in pooled.items()}
             result.parts.append(
-                f"ECE and AECE as the paper measures them, by the protocol {experiment.protocol.name}: "
-                f"{experiment.protocol.why}. Claims are judged by these; pooled: as `acls evaluate` measures."
+                f"ECE and AECE as the paper measures them, by the protocol {how.name}: {how.why}. Claims are judged by "
+                "these; pooled: as `acls evaluate` measures."
             )
-        result.parts.append(_beside(experiment, paper, lines, judged_rows, rows))
+        result.parts.append(_beside(experiment, paper, study, rows, pooled))
         if experiment.ten_bins:
-            result.parts += ["With 10 bins:", _ten_bins(experiment, study, rows)]
+            told = "With 10 bins, the only ones that Patra's numbers are printed with; claims are judged with 15:"
+            result.parts += [told, _ten_bins(experiment, study, rows)]
         result.parts += _temperatures(paper, study, rows)
         if again:
             result.parts.append(
-                f"These are the networks of {first[study.recipe.name]} above once more, beside other numbers of the "
-                "paper: the claims are judged there."
+                f"These are the networks of {again} above once more, beside other numbers of the paper: the claims are "
+                "judged there."
             )
             continue
-        judged = [
-            one
-            for claim in experiment.claims(paper)
-            if (one := _judged(claim, experiment, study, judged_rows, len(setup.seeds))) is not None
-        ]
+        found = [_judged(claim, experiment, study, rows) for claim in experiment.claims(paper)]
+        judged = [one for one in found if one is not None]
         result.judged += judged
+        if how is None:
+            result.parts.append("Differences are of estimates without the bias of noise, not of the columns above.")
         result.parts.append(_verdicts(judged))
         if name == "tableA":
-            _draw_grid(result, setup, rows)
+            _draw_grid(result, setup, study, rows)
     return result
 
 
-def _judged(
-    claim: Claim, experiment: Experiment, study: Study, rows: Mapping[str, list[Row]], seeds: int
-) -> Judgement | None:
+def _judged(claim: Claim, experiment: Experiment, study: Study, rows: Mapping[str, list[Row]]) -> Judgement | None:
     """The claim on the first form of ACLS, and on the second where it is about ACLS."""
-    resampled = None if experiment.protocol is not None else resamples_of
-    found: dict[str, Judged | None] = {}
-    pairs = {form: [label_of(study.lines, row, form) for row in (claim.lower, claim.higher)] for form in FORMS}
-    for form, (lower, higher) in pairs.items():
-        found[form] = judge(claim, rows[lower], rows[higher], resampled, experiment.accuracy)
-    first, second = found[FIRST], found[SECOND] if pairs[FIRST] != pairs[SECOND] else None
+    pairs = [[label_of(study.lines, row, form) for row in (claim.lower, claim.higher)] for form in FORMS]
+    first, second = (judge(claim, rows[lower], rows[higher], experiment.accuracy) for lower, higher in pairs)
     if first is None:
         return None
     how = "" if experiment.protocol is None else experiment.protocol.name
-    key = " | ".join([study.recipe.name, *map(study.method, pairs[FIRST]), claim.metric, experiment.split, how])
+    key = " | ".join([study.recipe.name, *map(study.method, pairs[0]), claim.metric, experiment.split, how])
     lost = first.accuracy
     note = f"loses {-100 * lost.value:.1f} points of accuracy" if lost is not None and first.loses_accuracy else ""
-    verdict = None if second is None else second.verdict
-    return Judgement(regime(study.recipe, seeds), str(claim), key, first.verdict, first.difference, verdict, note)
-
-
-def _by(how: Any, study: Study, row: Row) -> Row:
-    """The row with ECE and AECE as a protocol has them."""
-    found = study.by_protocol(row, how)
-    return with_values(row, ece=found["ece"], aece=found["aece"])
+    beside = None if second is None or pairs[0] == pairs[1] else second.verdict
+    return Judgement(study.regime, str(claim), key, first.verdict, first.difference, beside, note)
 
 
 def _beside(
     experiment: Experiment,
     paper: str,
-    lines: Mapping[str, Line],
+    study: Study,
     rows: Mapping[str, list[Row]],
     pooled: Mapping[str, list[Row]],
 ) -> Table:
+    """The paper's numbers and ours; ``pooled`` beside those by a protocol."""
     right = "acc" if experiment.accuracy == "accuracy" else "mIoU"
     extra = [] if experiment.protocol is None else ["pooled: ECE", "AECE"]
-    paper_columns = [f"paper: {right}", "ECE", "AECE"]
-    ours_columns = [f"ours: {right}", "ECE", "95 %", "floor", "AECE", "seeds", "n"]
-    shown = Table(["method", *paper_columns, *ours_columns, *extra])
-    for label, line in lines.items():
-        theirs, ours = _printed(experiment.printed[paper][line.row]), rows[label]
-        if not ours:
-            shown.add(label, *theirs, *["-"] * len([*ours_columns, *extra]))
-            continue
-        shown.add(
-            label,
-            *theirs,
-            _mean(ours, experiment.accuracy),
-            _mean(ours, "ece"),
+    columns = [f"ours: {right}", "ECE", "95 %", "floor", "AECE", "seeds", "n", *extra]
+    shown = Table(["method", f"paper: {right}", "ECE", "AECE", *columns])
+    for label, line in study.lines.items():
+        ours, floors = rows[label], metric_values(rows[label], "ece_floor")
+        cells = [
+            mean_text(ours, experiment.accuracy),
+            mean_text(ours, "ece"),
             _interval(ours),
-            "-" if extra else f"{100 * statistics.fmean(values_of(ours, 'ece_floor')):.2f}",
-            _mean(ours, "aece"),
-            str(len(ours)),
-            str(ours[0].n),
-            *((_mean(pooled[label], "ece"), _mean(pooled[label], "aece")) if extra else ()),
-        )
+            f"{100 * statistics.fmean(floors):.2f}" if floors else "",
+            mean_text(ours, "aece"),
+            str(len(ours) or ""),
+            str(ours[0].n if ours else ""),
+            *(mean_text(pooled[label], name) for name in ("ece", "aece") if extra),
+        ]
+        shown.add(label, *_printed(experiment.printed[paper][line.row]), *(cell or "-" for cell in cells))
     return shown
 
 
@@ -235,9 +208,9 @@ def _ten_bins(experiment: Experiment, study: Study, rows: Mapping[str, list[Row]
     shown = Table(["method", "paper: ECE", "AECE", "ours: ECE", "AECE", "seeds"])
     ten = replace(protocol("pooled"), bins=10)
     for label, line in study.lines.items():
-        ours = [_by(ten, study, row) for row in rows[label]]
+        ours = [study.by_protocol(row, ten) for row in rows[label]]
         theirs = _printed(experiment.ten_bins[line.row])[1:]
-        shown.add(label, *theirs, _mean(ours, "ece"), _mean(ours, "aece"), str(len(ours)))
+        shown.add(label, *theirs, mean_text(ours, "ece"), mean_text(ours, "aece"), str(len(ours)))
     return shown
 
 
@@ -255,15 +228,11 @@ def _temperatures(paper: str, study: Study, rows: Mapping[str, list[Row]]) -> li
     return [f"Temperature, one per seed: {ours}. The paper's: {'not printed' if theirs is None else theirs}."]
 
 
-def _mean(rows: Sequence[Row], name: str) -> str:
-    return spread(values_of(rows, name), scale=metric(name).scale, decimals=metric(name).decimals) or "-"
-
-
 def _interval(rows: Sequence[Row]) -> str:
     """The mean interval of the seeds: what the test samples alone make uncertain."""
     ends = [found for row in rows if (found := row.result.intervals.get("ece")) is not None]
     if not ends:
-        return "-"
+        return ""
     low, high = (statistics.fmean(end) for end in zip(*ends, strict=True))
     return f"{100 * low:.2f} .. {100 * high:.2f}"
 
@@ -273,17 +242,18 @@ def _verdicts(judged: Sequence[Judgement]) -> Table:
     shown = Table(header, align="llrrrll")
     for one in judged:
         found = one.difference
-        ends = f"{100 * found.low:.2f} .. {100 * found.high:.2f}" if found.seeds > 1 else "unknown with one seed"
+        ends = f"{100 * found.low:.2f} .. {100 * found.high:.2f}"
+        if math.isinf(found.low):
+            ends = "unknown with one seed" if found.seeds == 1 else "unknown: the same for all seeds"
         shown.add(
             one.claim, one.verdict, f"{100 * found.value:+.2f}", ends, str(found.seeds), one.beside or "", one.note
         )
     return shown
 
 
-def _note_scale(result: Reproduced, setup: Setup, papers: Iterable[str]) -> None:
+def _note_scale(result: Reproduced, setup: Setup, recipes: Mapping[str, Recipe | None]) -> None:
     if setup.scale == "paper":
         return
-    recipes = {paper: setup.recipe(paper) for paper in papers}
     note = "A CPU-sized experiment: compare its numbers with each other, not with the paper's."
     names = dict.fromkeys(recipe.name for recipe in recipes.values() if recipe is not None)
     for stand_in in [name for name in names if name in EMBEDDED.values()]:
@@ -294,18 +264,18 @@ def _note_scale(result: Reproduced, setup: Setup, papers: Iterable[str]) -> None
     result.parts.append(note)
 
 
-def _draw_grid(result: Reproduced, setup: Setup, rows: Mapping[str, list[Row]]) -> None:
+def _draw_grid(result: Reproduced, setup: Setup, study: Study, rows: Mapping[str, list[Row]]) -> None:
     figure, axes = canvas(1, 2, width=7.0)
     for form, ax in zip(FORMS, axes, strict=True):
         values = {
             (first, second): found
             for first in published.LAMBDA_1
             for second in published.LAMBDA_2
-            if (found := values_of(rows[f"λ1 {first:g}, λ2 {second:g} ({form})"], "ece"))
+            if (found := metric_values(rows[label_of(study.lines, f"λ1 {first:g}, λ2 {second:g}", form)], "ece"))
         }
         if values:
             sweeps.draw_grid(sweeps.prepare_grid(values), ax)
-            ax.set_title(form)
+            ax.set_title(f"{form}: {ax.get_title()}", fontsize=SMALL + 1)
     _saved(result, setup, figure)
 
 
@@ -313,24 +283,24 @@ def _table2(name: str, _: Setup) -> Reproduced:
     result = Reproduced(name, "Table 2: each method as label smoothing, as printed and as it is", trains=False)
     header = ["method", "type", "", "pivot", "f at the pivot", "C at the pivot", "f elsewhere", "C elsewhere"]
     right = {row.method.partition("(")[0]: row for row in table(kind() for kind in REGISTRY.values())}
+    forms = {name: table([make_loss("ACLS", form=form)])[0] for name, form in FORMS.items()}
     shown = Table(header, align="l" * len(header))
     for method, printed in published.TABLE_2.items():
         kind = REGISTRY[method].about.kind
         shown.add(method, kind, "printed", "ŷ", *printed)
-        row = right.get(method)
-        rule = published.BATCH_RULES[method] if row is None else (row.f_pivot, row.c_pivot, row.f_others, row.c_others)
-        shown.add(method, kind, "right", "ŷ" if row is None else row.pivot, *rule)
-    released = table([make_loss("ACLS(form=released)")])[0]
-    sides = (released.f_pivot, released.c_pivot, released.f_others, released.c_others)
-    shown.add("ACLS", released.kind, FIRST, released.pivot, *sides)
+        if method in published.BATCH_RULES:
+            shown.add(method, kind, "right", "ŷ", *published.BATCH_RULES[method])
+            continue
+        for name, row in forms.items() if method == "ACLS" else [("right", right[method])]:
+            shown.add(method, kind, name, row.pivot, row.f_pivot, row.c_pivot, row.f_others, row.c_others)
     ours = Table([part for part in header if part], align="l" * (len(header) - 1))
     for method, row in right.items():
         if method not in published.TABLE_2:
             ours.add(method, row.kind, row.pivot, row.f_pivot, row.c_pivot, row.f_others, row.c_others)
     result.parts += [
         "The label is lowered by f C at the pivot (ŷ the predicted, y the true class) and raised by f C elsewhere. "
-        "What is wrong with the printed rows, and the tests that show it, are in the errata. The right row of ACLS is "
-        "that of the default form.",
+        "What is wrong with the printed rows, and the tests that show it, are in the errata. Of ACLS the right rows "
+        f"are those of the {FIRST}, and of {SECOND} with its second term averaged over classes.",
         shown,
         "The other methods of this package:",
         ours,
@@ -341,13 +311,27 @@ def _table2(name: str, _: Setup) -> Reproduced:
 # -- figures -----------------------------------------------------------------------------------------------------------
 
 
-def _trained(result: Reproduced, setup: Setup, papers: Iterable[str], lines: Mapping[str, Line]) -> Iterator[Study]:
-    """The studies of some lines on the paper's recipes, trained, each under a heading that names its regime."""
-    _note_scale(result, setup, papers)
-    for study in studies(setup, papers, lines).values():
-        result.failed += study.run()
-        result.parts.append(f"## {regime(study.recipe, len(setup.seeds))}")
-        yield study
+def _trained(
+    result: Reproduced, setup: Setup, papers: Iterable[str], lines: Mapping[str, Line]
+) -> Iterator[tuple[str, Study, str]]:
+    """The studies of some lines for the paper's recipes, trained, each under a heading that names its regime.
+
+    What stands in for two data sets is one experiment, trained and judged once: the third item names the recipe of the
+    paper that it came up for before.
+    """
+    recipes = {paper: setup.recipe(paper) for paper in papers}
+    _note_scale(result, setup, recipes)
+    first: dict[str, str] = {}
+    for paper, recipe in recipes.items():
+        if recipe is None:
+            continue
+        study = Study(setup, recipe, lines)
+        again = first.get(recipe.name, "")
+        if not again:
+            first[recipe.name] = paper
+            result.failed += study.run()
+        result.parts.append(f"## {study.regime} (in the paper: {paper})")
+        yield paper, study, again
 
 
 def _figure1(name: str, setup: Setup) -> Reproduced:
@@ -364,12 +348,12 @@ def _figure1(name: str, setup: Setup) -> Reproduced:
 
 def _figure2(name: str, setup: Setup) -> Reproduced:
     rows = ("CE", "LS", "CPC", "MDCA", "MbLS", "CRL", "ACLS")
-    papers = ("tiny_imagenet_resnet50", "imagenet_resnet50")
+    papers = (*_TINY, "imagenet_resnet50")
     result = Reproduced(name, "Figure 2: reliability diagrams")
     result.parts.append(
         f"Of the first seed; ACLS is the {FIRST}. Bars of accuracy have 95 % intervals, and so has each ECE."
     )
-    for study in _trained(result, setup, papers, lines_of(rows)):
+    for _, study, _ in _trained(result, setup, papers, lines_of(rows)):
         figure, axes = canvas(1, len(rows), width=2.1 * len(rows), height=2.6)
         for label, ax in zip(rows, axes, strict=True):
             found = study.rows(label_of(study.lines, label, FIRST))
@@ -390,35 +374,31 @@ def _figure2(name: str, setup: Setup) -> Reproduced:
 
 def _figure3(name: str, setup: Setup) -> Reproduced:
     rows = ("ACLS, ranking", "ACLS, margin")
-    papers = ("tiny_imagenet_resnet50",)
     result = Reproduced(name, "Figure 3: values of the regulariser, and the share of samples where it is 0")
-    for study in _trained(result, setup, papers, lines_of(rows, setup.form)):
+    for _, study, _ in _trained(result, setup, _TINY, lines_of(rows, setup.form)):
         shown = Table(["condition", "paper: inactive %", "ours: inactive %", "seeds", "largest gap, median", "verdict"])
         figure, axes = canvas(1, len(study.lines), width=2.6 * len(study.lines), height=2.8)
         for (label, line), ax in zip(study.lines.items(), axes, strict=True):
-            found = study.rows(label)
+            found = [_activity(study, row, label) for row in study.rows(label)]
             if not found:
                 continue
-            gaps, acts = zip(*(_activity(study, row, label) for row in found), strict=True)
-            regulariser.draw_activity(acts[0], ax)
-            shares = [one.inactive for one in acts]
-            ours = [with_values(row, accuracy=share) for row, share in zip(found, shares, strict=True)]
+            gap, shares = found[0][0], [activity.inactive for _, activity in found]
+            regulariser.draw_activity(found[0][1], ax)
             paper = published.INACTIVE_SHARE[line.row] / 100
-            off = difference(ours, [with_values(row, accuracy=paper) for row in found], "accuracy")
-            assert off is not None  # the seeds are the same
+            off = over_seeds(shares, [paper] * len(shares), resolution=1 / found[0][1].n)
             verdict = within(off, NEAR)
             if line.form == FIRST:
                 told = f"{line.row}: the regulariser is 0 for {100 * paper:.0f} % of samples, to within 10 points"
                 key = f"{study.recipe.name} | {study.method(label)} | inactive"
-                result.judged.append(Judgement(regime(study.recipe, len(found)), told, key, verdict, off))
+                result.judged.append(Judgement(study.regime, told, key, verdict, off))
             mean = f"{100 * statistics.fmean(shares):.1f}"
-            shown.add(label, f"{100 * paper:.0f}", mean, str(len(found)), f"{gaps[0]:.1f}", verdict)
-        margin = study.recipe.loss.protocol.get("margin", 10.0)
+            shown.add(label, f"{100 * paper:.0f}", mean, str(len(shares)), f"{gap:.1f}", verdict)
         result.parts += [
             shown,
-            "The regulariser with the margin condition is 0 where no logit lies further below the largest than the "
-            f"margin, {margin:g}: a network whose median largest gap is below that, as a small one trained for a few "
-            "epochs has it, is hardly regularised. A share counts as the paper's to within 10 points.",
+            "With the margin condition the regulariser is 0 where no logit lies more than the margin, "
+            f"{study.margin:g}, below the largest (nor, in the {FIRST}, the largest itself above it). A small network "
+            "trained for a few epochs, whose median largest gap is below the margin, is hardly regularised. A share "
+            "counts as the paper's to within 10 points.",
         ]
         _saved(result, setup, figure, study.recipe.name)
     return result
@@ -430,15 +410,14 @@ def _figure_a(name: str, setup: Setup) -> Reproduced:
         for m in MARGINS
         for label, line in in_forms(f"margin {m:g}", Line(Spec("ACLS", {"margin": m}), row=f"{m:g}")).items()
     }
-    papers = ("tiny_imagenet_resnet50",)
     result = Reproduced(name, "Figure A: ECE against the margin, on the validation split")
-    for study in _trained(result, setup, papers, lines):
+    for _, study, _ in _trained(result, setup, _TINY, lines):
         shown = Table(["margin", "form", "acc", "ECE", "95 %", "seeds"], align="ll")
         curves: dict[str, dict[float, list[float]]] = {}
         for label, line in lines.items():
             if found := study.rows(label, "val"):
-                curves.setdefault(line.form, {})[float(line.row)] = values_of(found, "ece")
-                numbers = (_mean(found, "accuracy"), _mean(found, "ece"), _interval(found), str(len(found)))
+                curves.setdefault(line.form, {})[float(line.row)] = metric_values(found, "ece")
+                numbers = (mean_text(found, "accuracy"), mean_text(found, "ece"), _interval(found), str(len(found)))
                 shown.add(line.row, line.form, *numbers)
         result.parts.append(shown)
         figure = drawn(sweeps.draw_sweep, sweeps.prepare_sweep(curves), height=2.6)
@@ -448,9 +427,8 @@ def _figure_a(name: str, setup: Setup) -> Reproduced:
 
 def _statistics(name: str, setup: Setup) -> Reproduced:
     """The two side statistics of the text."""
-    papers = ("tiny_imagenet_resnet50",)
     result = Reproduced(name, "Statistics of the text")
-    for study in _trained(result, setup, papers, lines_of(("ACLS", "FLSD"), setup.form)):
+    for _, study, _ in _trained(result, setup, _TINY, lines_of(("ACLS", "FLSD"), setup.form)):
         shown = Table(["statistic", "method", "paper %", "ours %", "seeds"], align="ll")
         for label in study.lines:
             rows = study.rows(label)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 
 import torch
 
@@ -17,22 +18,11 @@ from acls.errors import InputError
 from acls.metrics.catalogue import metric as metric_of
 from acls.metrics.distributions import holm, normal_quantile
 from acls.metrics.significance import SeedDifference, compare, over_seeds, ranking
-from acls.results import LEVEL, Record
+from acls.results import LEVEL, Record, Result
 from acls.results.details import Resampled
 
-Resamples = Callable[[Record], Resampled | None]
 Values = dict[str, dict[int, float]]
 """By method and seed."""
-
-
-@dataclass(frozen=True)
-class Difference(SeedDifference):
-    """A metric of one method minus the other's, on average over the seeds that both have, with its 95 % interval."""
-
-    @property
-    def sign(self) -> int:
-        """-1 or 1 where the interval leaves no doubt, else 0."""
-        return (self.low > 0) - (self.high < 0)
 
 
 @dataclass(frozen=True)
@@ -74,42 +64,48 @@ class Ranked:
         return self.against[self.next].needed
 
 
-def rank(
-    records: Sequence[Record], metrics: Sequence[str], resampled: Resamples = lambda one: resamples_of(one)
-) -> list[Ranked]:
+def rank(records: Sequence[Record], metrics: Sequence[str]) -> list[Ranked]:
     """Find the best by each metric and test it against all others, seed by seed and on the same samples.
 
     Files of predictions, which have no seeds, are tested on their samples alone. A metric that some method lacks is
     left out, and so is one that cannot be tested.
     """
-    found = []
-    for posthoc in dict.fromkeys(one.posthoc for one in records):
-        group: dict[str, dict[int, Record]] = {}
-        for one in records:
-            if one.posthoc == posthoc:
-                group.setdefault(one.method, {})[one.seed or 0] = one
-        files = all(one.seed is None for seeds in group.values() for one in seeds.values())
-        pairs: dict[tuple[str, str], dict[str, SeedDifference]] = {}
-        for metric in metrics:
-            if len(group) < 2 or not all(
-                any(metric in one.result.estimates for one in s.values()) for s in group.values()
-            ):
-                continue
-            ranked = _of_files(group, metric, pairs) if files else _of_seeds(group, metric, resampled)
-            if ranked is not None:
-                found.append(replace(ranked, posthoc=posthoc))
+    groups: dict[str, dict[str, dict[int, Record]]] = {}
+    for one in records:
+        groups.setdefault(one.posthoc, {}).setdefault(one.method, {})[one.seed or 0] = one
+    found = [one for posthoc, group in groups.items() for one in _ranked(posthoc, group, metrics)]
     corrected = holm([one.p for one in found])
     return [replace(one, p=p) for one, p in zip(found, corrected, strict=True)]
 
 
-def difference(
-    first: Sequence[Record], second: Sequence[Record], metric: str, resampled: Resamples | None = None
-) -> Difference | None:
+def _ranked(posthoc: str, group: Mapping[str, Mapping[int, Record]], metrics: Sequence[str]) -> Iterator[Ranked]:
+    """The best by each metric among methods after one post-hoc method, p-values not yet corrected."""
+    files = all(one.seed is None for seeds in group.values() for one in seeds.values())
+
+    @cache
+    def on_samples(one: str, other: str) -> dict[str, SeedDifference]:
+        return _on_samples(*(next(iter(group[name].values())).result for name in (one, other)))
+
+    def pair(metric: str, one: str, other: str) -> SeedDifference | None:
+        if files:
+            return on_samples(one, other).get(metric)
+        first, second = (list(group[name].values()) for name in (one, other))
+        return difference(first, second, metric)
+
+    for metric in metrics:
+        values = values_of(group, metric)
+        if len(group) > 1 and all(values.values()):
+            best = ranking(values, partial(pair, metric), higher_is_better=metric_of(metric).sign < 0)
+            if best is not None:
+                baseline = next(iter(group))
+                yield Ranked(metric, posthoc, best.best, best.p, best.against, baseline, best.to_baseline)
+
+
+def difference(first: Sequence[Record], second: Sequence[Record], metric: str) -> SeedDifference | None:
     """Compare the records of two methods, seed by seed and on the same samples; None where they have no common seed.
 
-    Without ``resampled``, which resamples the predictions behind a record, the records' own intervals tell how far the
-    samples may lead astray, as if each method had been tested on samples of its own: wider. With one seed nothing is
-    known of others, so the interval is without end.
+    Records without resamples are compared by their own intervals, as if each method had been tested on samples of its
+    own: wider. With one seed nothing is known of others, so the interval is infinite.
     """
     group = {name: {one.seed or 0: one for one in some} for name, some in (("one", first), ("other", second))}
     values = values_of(group, metric)
@@ -117,9 +113,10 @@ def difference(
     if not seeds:
         return None
     mine, theirs = ([values[name][seed] for seed in seeds] for name in group)
-    step = _resolution(metric, group["one"][seeds[0]])
-    deviation = _deviation(group, metric, resampled or (lambda _: None), "one", "other", seeds)
-    return Difference(**vars(over_seeds(mine, theirs, deviation, resolution=step)))
+    pairs = [(group["one"][seed], group["other"][seed]) for seed in seeds]
+    # A share moves in steps of one sample.
+    step = 1 / pairs[0][0].n if metric_of(metric).kind == "share" else 0.0
+    return over_seeds(mine, theirs, _deviation(pairs, metric), resolution=step)
 
 
 def values_of(group: Mapping[str, Mapping[int, Record]], metric: str) -> Values:
@@ -141,74 +138,23 @@ def resamples_of(record: Record) -> Resampled | None:
     return None if record.result.details is None else record.result.details.resamples
 
 
-def _of_seeds(group: Mapping[str, Mapping[int, Record]], metric: str, resampled: Resamples) -> Ranked | None:
-    values = values_of(group, metric)
-    if not all(values.values()):
-        return None
-    shown = metric_of(metric)
-    step = _resolution(metric, next(iter(next(iter(group.values())).values())))
-
-    def deviation(one: str, other: str, seeds: Sequence[int]) -> float:
-        return _deviation(group, metric, resampled, one, other, seeds)
-
-    found = ranking(values, deviation, higher_is_better=shown.sign < 0, resolution=step)
-    if found is None:
-        return None
-    order = sorted(found.against, key=lambda name: shown.sign * statistics.fmean(values[name].values()))
-    against = {name: found.against[name] for name in order}
-    return Ranked(metric, "", found.best, found.p, against, next(iter(group)), found.to_baseline)
+def _on_samples(mine: Result, theirs: Result) -> dict[str, SeedDifference]:
+    """Two files of predictions, compared on their samples; nothing where what that needs was not kept."""
+    if mine.suite is None or theirs.suite is None or mine.blocks is None or theirs.blocks is None:
+        return {}
+    compared = compare((mine.suite, mine.blocks), (theirs.suite, theirs.blocks), by_unit=mine.unit != "row")
+    return {
+        name: SeedDifference(found.difference, found.low, found.high, found.p, 1, None)
+        for name, found in compared.items()
+        if found.low is not None and found.high is not None and found.p is not None
+    }
 
 
-def _of_files(
-    group: Mapping[str, Mapping[int, Record]], metric: str, pairs: dict[tuple[str, str], dict[str, SeedDifference]]
-) -> Ranked | None:
-    results = {name: next(iter(records.values())).result for name, records in group.items()}
-    sign = metric_of(metric).sign
-    order = sorted(results, key=lambda name: sign * results[name][metric])
-    best, *others = order
-    baseline = next(iter(group))
-
-    def pair(one: str, other: str) -> SeedDifference | None:
-        if (one, other) not in pairs:
-            mine, theirs = results[one], results[other]
-            if mine.suite is None or theirs.suite is None or mine.blocks is None or theirs.blocks is None:
-                return None
-            compared = compare((mine.suite, mine.blocks), (theirs.suite, theirs.blocks), by_unit=mine.unit != "row")
-            pairs[one, other] = {
-                name: SeedDifference(found.difference, found.low, found.high, found.p, 1, None)
-                for name, found in compared.items()
-                if found.low is not None and found.high is not None and found.p is not None
-            }
-        return pairs[one, other].get(metric)
-
-    against = {name: pair(best, name) for name in others}
-    known = {name: found for name, found in against.items() if found is not None}
-    if len(known) < len(against):
-        return None
-    to_baseline = {name: found for name in results if name != baseline and (found := pair(name, baseline)) is not None}
-    corrected = holm([found.p for found in to_baseline.values()])
-    to_baseline = {name: replace(to_baseline[name], p=p) for name, p in zip(to_baseline, corrected, strict=True)}
-    return Ranked(metric, "", best, max(found.p for found in known.values()), known, baseline, to_baseline)
-
-
-def _resolution(metric: str, record: Record) -> float:
-    """The step from one value that a metric can have to the next; 0 where it can have any."""
-    return 1 / record.n if metric_of(metric).kind == "share" else 0.0
-
-
-def _deviation(
-    group: Mapping[str, Mapping[int, Record]],
-    metric: str,
-    resampled: Resamples,
-    one: str,
-    other: str,
-    seeds: Sequence[int],
-) -> float:
-    """The standard deviation, over test samples, of the mean difference of two methods."""
-    pairs = [(group[one][seed], group[other][seed]) for seed in seeds]
+def _deviation(pairs: Sequence[tuple[Record, Record]], metric: str) -> float:
+    """The standard deviation, over test samples, of the mean difference of two methods' records, seed by seed."""
     total = torch.zeros(())
     for pair in pairs:
-        mine, theirs = (resampled(record) for record in pair)
+        mine, theirs = (resamples_of(record) for record in pair)
         if mine is None or theirs is None or metric not in mine.metrics or metric not in theirs.metrics:
             return _own_deviation(pairs, metric)
         if not torch.equal(mine.units, theirs.units):

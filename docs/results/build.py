@@ -18,6 +18,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
+from acls.metrics.significance import SeedDifference
 from acls.report.figures import reliability, sweeps
 from acls.report.figures.style import canvas, save
 from acls.report.page import of_study, write
@@ -28,7 +29,7 @@ from acls.reproduce.published import LAMBDA_1, LAMBDA_2
 from acls.storage import write_text
 from acls.study.engine import set_threads
 from acls.study.files import MAPS, SUMMARY, RunFiles
-from acls.study.ranking import Difference, difference, rank, resamples_of
+from acls.study.ranking import difference, rank
 from acls.study.runs import NONE, detailed
 from acls.study.store import Row, Store
 
@@ -79,9 +80,9 @@ class Study:
     def has_outputs(self) -> bool:
         return (self.folder / "outputs.safetensors").is_file()
 
-    def minus(self, one: tuple[str, str], other: tuple[str, str], name: str) -> Difference:
+    def minus(self, one: tuple[str, str], other: tuple[str, str], name: str) -> SeedDifference:
         """A metric of one (method, post-hoc method) minus the other's."""
-        found = difference(self.of(*one, details=True), self.of(*other, details=True), name, resamples_of)
+        found = difference(self.of(*one, details=True), self.of(*other, details=True), name)
         assert found is not None, (one, other)
         return found
 
@@ -157,7 +158,7 @@ STUDIES = (CIFAR, VARIANTS, TINY, VOC)
 # -- sentences ---------------------------------------------------------------------------------------------------------
 
 
-def points(found: Difference, name: str = "ece") -> str:
+def points(found: SeedDifference, name: str = "ece") -> str:
     """A difference in the unit that tables have, with its interval."""
     shown = metric(name)
     unit = " points" if shown.scale == 100 else ""
@@ -165,7 +166,7 @@ def points(found: Difference, name: str = "ece") -> str:
     return f"{value}{unit} ({low} to {high}, {found.seeds} seeds)"
 
 
-def told(found: Difference, name: str = "ece") -> str:
+def told(found: SeedDifference, name: str = "ece") -> str:
     """Whether it is lower, higher, or cannot be told, with the difference."""
     word = {-1: "lower", 0: "not told apart", 1: "higher"}[found.sign]
     return f"**{word}**: {points(found, name)}"
@@ -651,7 +652,7 @@ ACCURATE = (FINETUNED, MENDED, SCRATCH, SEGMENTED)
 NUMBERS = ("ece", "aece", "nll", "accuracy")
 
 
-def sure(found: Difference, name: str) -> str:
+def sure(found: SeedDifference, name: str) -> str:
     """A difference with its interval for a table, or what stands in for an interval with one seed."""
     shown = metric(name)
     value = shown.show(found.value, sign=True)
@@ -677,9 +678,9 @@ def minus_table(studies: Sequence[Planned], posthocs: tuple[str, str], rivals: S
     return table.markdown() if table.rows else "Nothing to compare yet."
 
 
-def difference_of(study: Study, one: tuple[str, str], other: tuple[str, str], name: str) -> Difference | None:
+def difference_of(study: Study, one: tuple[str, str], other: tuple[str, str], name: str) -> SeedDifference | None:
     """One (method, post-hoc method) minus the other's; None where they have no seed in common."""
-    return difference(study.of(*one, details=True), study.of(*other, details=True), name, resamples_of)
+    return difference(study.of(*one, details=True), study.of(*other, details=True), name)
 
 
 def acts_table(study: Planned) -> str:

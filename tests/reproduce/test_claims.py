@@ -5,11 +5,11 @@ import math
 import pytest
 
 from acls.metrics.estimates import Estimate
+from acls.metrics.significance import SeedDifference
 from acls.reproduce import published
 from acls.reproduce.claims import Claim, judge, within
 from acls.reproduce.experiments import EXPERIMENTS, FORMS, LINES, label_of, lines_of
 from acls.results import Record, Result
-from acls.study.ranking import Difference
 
 CLAIM = Claim("ACLS", "CE")
 
@@ -70,21 +70,21 @@ def test_the_interval_is_students_by_hand():
 def test_every_printed_row_is_a_line_and_every_claim_is_about_two_of_them(name):
     experiment = EXPERIMENTS[name]
     for printed in experiment.printed.values():
-        assert set(printed) == {line.row for line in experiment.lines.values()}
+        assert set(printed) == {line.row for line in experiment.lines().values()}
     for paper in experiment.printed:
         for claim in experiment.claims(paper):
             for form in FORMS:
-                label_of(experiment.lines, claim.lower, form)
-                label_of(experiment.lines, claim.higher, form)
+                label_of(experiment.lines(), claim.lower, form)
+                label_of(experiment.lines(), claim.higher, form)
 
 
 def test_every_row_of_acls_is_there_as_the_authors_ran_it_and_as_eq_13():
     for experiment in EXPERIMENTS.values():
-        for line in experiment.lines.values():
+        for line in experiment.lines().values():
             if line.method.name == "ACLS":
-                both = [one for one in experiment.lines.values() if one.row == line.row]
+                both = [one for one in experiment.lines().values() if one.row == line.row]
                 assert [one.method.fields["form"] for one in both] == ["released", "paper"]
-    assert label_of(EXPERIMENTS["table3"].lines, "ACLS", "authors' code") == "ACLS (authors' code)"
+    assert label_of(EXPERIMENTS["table3"].lines(), "ACLS", "authors' code") == "ACLS (authors' code)"
     chosen = lines_of(["ACLS", "CE"], "stopped")
     assert list(chosen) == ["ACLS (authors' code)", "ACLS (Eq. 13)", "ACLS (stopped)", "CE"]
 
@@ -116,7 +116,7 @@ def test_a_lower_error_at_the_cost_of_accuracy_reproduces_nothing():
     [(-0.02, 0.03, "reproduced"), (0.7, 0.8, "not reproduced"), (0.05, 0.2, "cannot be told at this n")],
 )
 def test_a_share_is_the_papers_to_within_a_tolerance(low, high, verdict):
-    assert within(Difference((low + high) / 2, low, high, 0.5, 3, None), 0.1) == verdict
+    assert within(SeedDifference((low + high) / 2, low, high, 0.5, 3, None), 0.1) == verdict
 
 
 def test_the_papers_own_numbers_are_as_printed():

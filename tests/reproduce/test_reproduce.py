@@ -8,11 +8,12 @@ import pytest
 from acls.cli import main
 from acls.cli.reproduce import NAMES, _roots
 from acls.cli.settings import apply
+from acls.losses import ACLS, table
 from acls.metrics.batch import Batch
 from acls.metrics.protocols import protocol
 from acls.recipes import LossOptions, find
 from acls.reproduce import TARGETS
-from acls.reproduce.experiments import EXPERIMENTS, lines_of
+from acls.reproduce.experiments import EXPERIMENTS, FORMS
 from acls.reproduce.targets import altered
 from acls.study.store import Store
 from acls.train import fit
@@ -73,12 +74,12 @@ def test_tables_share_their_runs_and_say_what_stands_in(tmp_path, capsys):
 def test_what_stands_in_for_two_data_sets_is_judged_once(tmp_path, monkeypatch):
     whole = EXPERIMENTS["table3"]
     printed = {paper: {row: rows[row] for row in ("CE", "ACLS")} for paper, rows in whole.printed.items()}
-    small = replace(whole, lines=lines_of(("CE", "ACLS")), printed=printed, pairs=(("ACLS", "CE"),))
+    small = replace(whole, printed=printed)
     monkeypatch.setitem(EXPERIMENTS, "table3", small)
     monkeypatch.setitem(EXPERIMENTS, "table1", replace(small, title="Table 1: again"))
-    assert main(["reproduce", "table3", "table1", "--loss.form", "centred", "--out", str(tmp_path), *TINY]) == 0
+    assert main(["reproduce", "table3", "table1", "--loss.form", "stopped", "--out", str(tmp_path), *TINY]) == 0
     text = (tmp_path / "table3.md").read_text()
-    assert "| ACLS (centred) | 95.40 |" in text
+    assert "| ACLS (stopped) | 95.40 |" in text
     assert "(in the paper: cifar10_resnet50)" in text
     second = text.partition("(in the paper: tiny_imagenet_resnet50)")[2]
     assert "the networks of cifar10_resnet50 above once more" in second
@@ -136,8 +137,11 @@ def test_table_2_has_the_papers_seven_rows_as_printed_and_as_they_are(tmp_path):
     lines = (tmp_path / "table2.md").read_text().splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
     methods = ["LabelSmoothing", "FLSD", "CPC", "MDCA", "MbLS", "CRL", "ACLS"]
-    for kind in ("printed", "right"):
-        assert [cell[0] for cell in cells if cell[2] == kind] == methods
+    assert [cell[0] for cell in cells if cell[2] == "printed"] == methods
+    assert [cell[0] for cell in cells if cell[2] == "right"] == methods[:-1]
+    for name, form in FORMS.items():  # whichever is the default
+        (row,) = table([ACLS(form=form)])
+        assert [cell[4] for cell in cells if cell[:3] == ["ACLS", "ACR", name]] == [row.f_pivot]
     printed, right = (next(cell for cell in cells if cell[:3] == ["MbLS", "CR", kind]) for kind in ("printed", "right"))
     assert printed[5] == "0"  # C at the predicted class, which the loss does not have
     assert right[5] != "0"
@@ -146,7 +150,7 @@ def test_table_2_has_the_papers_seven_rows_as_printed_and_as_they_are(tmp_path):
 def test_table_4_is_judged_as_the_paper_measures_and_pooled_beside(tmp_path, monkeypatch):
     whole = EXPERIMENTS["table4"]
     printed = {paper: {row: rows[row] for row in ("CE", "ACLS")} for paper, rows in whole.printed.items()}
-    small = replace(whole, lines=lines_of(("CE", "ACLS")), printed=printed, pairs=(("ACLS", "CE"),))
+    small = replace(whole, printed=printed)
     monkeypatch.setitem(EXPERIMENTS, "table4", small)
     assert main(["reproduce", "table4", "--out", str(tmp_path), *TINY]) == 0
     text = (tmp_path / "table4.md").read_text()

@@ -19,7 +19,7 @@ from acls.recipes import Recipe, save_recipe
 from acls.report.page import of_path, render
 from acls.results import Result
 from acls.study.files import RunFiles, shared_files
-from acls.study.ranking import difference, resamples_of
+from acls.study.ranking import difference
 from acls.study.runs import detailed, run_study
 from acls.study.share import share
 from acls.study.store import Store
@@ -65,11 +65,11 @@ def test_without_outputs_differences_have_the_same_intervals(study, tmp_path):
         ce, acls = (
             [row for row in rows if row.method.startswith(name) and row.posthoc == posthoc] for name in ("CE", "ACLS")
         )
-        expected = difference(*(detailed(study, some) for some in (acls, ce)), "ece", resamples_of)
+        expected = difference(*(detailed(study, some) for some in (acls, ce)), "ece")
         assert expected.low < expected.value < expected.high
         assert expected.high - expected.low < (difference(acls, ce, "ece").high - difference(acls, ce, "ece").low)
         for place in ("copy", "copy of the copy"):
-            found = difference(*(detailed(tmp_path / place, some) for some in (acls, ce)), "ece", resamples_of)
+            found = difference(*(detailed(tmp_path / place, some) for some in (acls, ce)), "ece")
             assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-6)
 
 

@@ -113,7 +113,7 @@ def prepare_smoothing(logits: Sequence[float] = DEFAULT_LOGITS, label: int | Non
         "AR (MDCA)": MDCA(),
         "CR (MbLS)": MbLS(weight=0.4, margin=6.0),
         "ACR (CRL)": CRL(),
-        "ACR (ACLS)": ACLS(margin=6.0, lambda1=0.03, lambda2=0.05),
+        "ACR (ACLS)": ACLS(form="paper", margin=6.0, lambda1=0.03, lambda2=0.05),
     }
     panels = {
         "LS": (methods["LS"], z),
