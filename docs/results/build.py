@@ -400,30 +400,24 @@ def _elsewhere(study: Study) -> str:
 
 
 def readme_table() -> str:
-    """The table of the project's README: of the fine-tuned networks once all are there, before that of small ones."""
+    """The table of the project's README: the fine-tuned networks."""
     table = Table(
         ["method", "accuracy %", "ECE %", "after temperature", "confidence minus accuracy", "seeds"], align="l"
     )
-    fine_tuned = not FINETUNED.missing
-    study: Study = FINETUNED if fine_tuned else CIFAR
-    small = {
-        **RIVALS, "AdaFocal": "AdaFocal", "CutMix": "CutMix", "ACLS": ACLS, "ACLS, released": RELEASED,
-        "AutoACLS": AUTO,
-    }  # fmt: skip
-    for title, method in {name: name for name in study.methods}.items() if fine_tuned else small.items():
+    study = FINETUNED
+    for method in study.methods:
         rows, after = study.of(method), study.of(method, T)
         cells = [
             spread([row.result[name] for row in group], scale=100)
             for name, group in (("accuracy", rows), ("ece", rows), ("ece", after))
         ]
         gap = 100 * (study.mean(method, "confidence") - study.mean(method, "accuracy"))
-        table.add(title, *cells, f"{gap:+.1f}", str(len(rows)))
-    about = "ImageNet network fine-tuned on 20 classes of Tiny-ImageNet" if fine_tuned else "CIFAR-10, small networks"
-    answers = "accurate.md" if fine_tuned else "README.md"
-    runs = runs_of((*STUDIES, *ACCURATE, AUTOMATIC))
+        table.add(method, *cells, f"{gap:+.1f}", str(len(rows)))
+    runs = runs_of((*STUDIES, *ACCURATE, AUTOMATIC, MARGINS_MENDED))
     return (
-        f"{table.markdown()}\n\n{about}, n = {study.rows[0].n:,} test images, mean ± standard deviation over seeds. "
-        f"[All {runs} runs](docs/results/{answers}), with intervals and what they say of the paper's claims."
+        f"{table.markdown()}\n\nImageNet network fine-tuned on 20 classes of Tiny-ImageNet, n = {study.rows[0].n:,} "
+        f"test images, mean ± standard deviation over seeds. [All {runs} runs](docs/results/accurate.md), with intervals "
+        "and what they say of the paper's claims."
     )
 
 
@@ -442,16 +436,21 @@ def project_readme() -> None:
 # -- sweeps ------------------------------------------------------------------------------------------------------------
 
 
-def sweep() -> dict[str, dict[float, list[Row]]]:
-    """The rows of both forms by margin."""
-    found: dict[str, dict[float, list[Row]]] = {"paper": {}, "released": {}}
-    for form, extra in (("paper", ""), ("released", ", form='released'")):
+def sweep(*studies: Study) -> dict[str, dict[float, list[tuple[Study, Row]]]]:
+    """The rows of both forms by margin, all else as published, each with the study that has it."""
+    published = {"condition": "margin", "smoothing": "adaptive", "lambda1": 0.1, "lambda2": 0.01}
+    found: dict[str, dict[float, list[tuple[Study, Row]]]] = {"paper": {}, "released": {}}
+    for form, by_margin in found.items():
         for margin in map(float, MARGINS):
-            inside = "" if margin == 10.0 else f"margin={margin}"
-            method = f"ACLS({inside}{extra if inside else extra.removeprefix(', ')})".removesuffix("()")
-            rows = (CIFAR if margin == 6.0 else VARIANTS).of(method)
+            wanted = {**published, "form": form, "margin": margin}.items()
+            rows = [
+                (study, row)
+                for study in studies
+                for row in study.rows
+                if row.posthoc == NONE and row.method.startswith("ACLS") and wanted <= row.settings["loss"].items()
+            ]
             if rows:
-                found[form][margin] = rows
+                by_margin[margin] = rows
     return found
 
 
@@ -473,9 +472,9 @@ def rates_table() -> str:
 def sweep_table() -> str:
     """Both forms by margin."""
     table = Table(["form", "margin", "accuracy %", "ECE %", "confidence minus accuracy", "NLL", "seeds"], align="ll")
-    for form, by_margin in sweep().items():
+    for form, by_margin in sweep(CIFAR, VARIANTS).items():
         for margin, rows in by_margin.items():
-            table.add(form, f"{margin:g}", *_numbers(rows), str(len(rows)))
+            table.add(form, f"{margin:g}", *_numbers([row for _, row in rows]), str(len(rows)))
     return table.markdown()
 
 
@@ -648,6 +647,16 @@ AUTOMATIC = Planned(
     ("MbLS", "AutoACLS"),
     (11, 12, 13, 14, 15),
 )
+_SWEPT = [f"ACLS(form={form}, margin={m})" for form in ("released", "paper") for m in _OTHERS]
+MARGINS_MENDED = Planned(
+    "cifar10_finetune_margins",
+    "CIFAR-10: mending a finished network, other margins",
+    "As in [the study of the mended network](cifar10_finetune.md), with margins around the published 6, one seed.",
+    _command("cifar10_finetune", "cifar10_train.zip", ", ".join(_SWEPT), "1", "--model.weights resnet20-12fca82f.th",
+             "cifar10_finetune_margins"),
+    ("ACLS released", "ACLS paper"),
+    (1,),
+)  # fmt: skip
 ACCURATE = (FINETUNED, MENDED, SCRATCH, SEGMENTED)
 NUMBERS = ("ece", "aece", "nll", "accuracy")
 
@@ -789,20 +798,22 @@ def orders() -> str:
 
 
 def margins_chosen() -> str:
-    """The margin that validation would choose, from the sweep over margins."""
-    table = Table(["form", "lowest validation NLL", "lowest validation ECE", "lowest test NLL", "margins"], align="l")
-    for form, by_margin in sweep().items():
-        found: dict[str, dict[float, float]] = {"val/nll": {}, "val/ece": {}, "nll": {}}
-        for margin, rows in by_margin.items():
-            folder = (CIFAR if margin == 6.0 else VARIANTS).folder
-            first = [row for row in rows if row.seed == 1]
-            files = [RunFiles(folder, row.run) for row in first]
-            best = [json.loads(file.text(SUMMARY))["val"] for file in files]
-            for name in ("nll", "ece"):
-                found[f"val/{name}"][margin] = statistics.fmean(one[name] for one in best)
-            found["nll"][margin] = _mean(first, "nll")
-        chosen = [f"{min(values, key=values.__getitem__):g}" for values in found.values()]
-        table.add(f"`{form}`", *chosen, ", ".join(f"{margin:g}" for margin in by_margin))
+    """The margin that validation would choose, from the sweeps over margins; the first seed of each."""
+    names = ("val/nll", "val/ece", "nll", "ece")
+    titles = ("validation NLL", "validation ECE", "test NLL", "test ECE")
+    table = Table(["study", "form", *(f"lowest {title}" for title in titles), "margins"], align="ll")
+    for studies in ((MENDED, MARGINS_MENDED), (CIFAR, VARIANTS)):
+        for form, by_margin in sweep(*studies).items():
+            found: dict[str, dict[float, float]] = {name: {} for name in names}
+            for margin, rows in by_margin.items():
+                study, row = next((study, row) for study, row in rows if row.seed == 1)
+                validated = json.loads(RunFiles(study.folder, row.run).text(SUMMARY))["val"]
+                for name in names:
+                    values = validated if name.startswith("val/") else row.result
+                    found[name][margin] = values[name.removeprefix("val/")]
+            if len(by_margin) > 1:
+                chosen = [f"{min(values, key=values.__getitem__):g}" for values in found.values()]
+                table.add(studies[0].name, f"`{form}`", *chosen, ", ".join(f"{margin:g}" for margin in by_margin))
     return table.markdown()
 
 
@@ -880,7 +891,8 @@ def accurate_answers() -> None:
     page(
         "accurate",
         "# Accurate, overconfident networks",
-        f"{runs_of((*ACCURATE, AUTOMATIC))} networks, trained at commit `{COMMIT}`, where the paper's question lives: "
+        f"{runs_of((*ACCURATE, AUTOMATIC, MARGINS_MENDED))} networks, trained at commit `{COMMIT}`, where the paper's "
+        "question lives: "
         "accurate, with logits beyond the margin on most samples. Differences are means over the seeds that both "
         "methods have; **bold** where the 95 % interval, over seeds and test samples, excludes 0. `make results` "
         "writes this page from what is stored.",
@@ -898,8 +910,7 @@ def accurate_answers() -> None:
         "## On how many samples does the regulariser act?",
         *(f"{study.title}, from the first to the last epoch:\n\n{acts_table(study)}" for study in shown),
         "## Which margin would the validation set choose?",
-        "These studies have the published margin alone (6 on CIFAR-10, 10 elsewhere), so they cannot tell. In the "
-        "small networks of [cifar10_mini](variants.md), one seed per margin:",
+        "One seed per margin: of the mended network, and of the small networks of [cifar10_mini](variants.md).",
         margins_chosen(),
         "## Is the ranking that of the small networks?",
         orders(),
@@ -917,8 +928,8 @@ def accurate_answers() -> None:
 def _margins() -> object:
     drawn, (ax,) = canvas(height=2.8)
     values = {
-        form: {margin: [row.result.get("ece") or 0.0 for row in rows] for margin, rows in by_margin.items()}
-        for form, by_margin in sweep().items()
+        form: {margin: [row.result.get("ece") or 0.0 for _, row in rows] for margin, rows in by_margin.items()}
+        for form, by_margin in sweep(CIFAR, VARIANTS).items()
         if by_margin
     }
     sweeps.draw_sweep(sweeps.prepare_sweep(values), ax)
