@@ -20,10 +20,10 @@ from acls.shapes import Positions
 class Form:
     """What sets one way of writing ACLS down apart from the others."""
 
-    floor: str = "min"
-    """What the predicted class's logit is measured from: the "min" or the "mean" of the other logits, or "zero"."""
+    absolute: bool = False
+    """The predicted class's term has z_ŷ itself, not z_ŷ - min z."""
     stopped: bool = False
-    """No gradient flows through the floor, nor through z_ŷ in the other classes' term."""
+    """No gradient flows through min z, nor through z_ŷ in the other classes' term."""
     averaged: bool = True
     """The other classes' term is averaged over K - 1 classes, not added up."""
     halved: bool = False
@@ -32,8 +32,7 @@ class Form:
 
 FORMS = {
     "paper": Form(),
-    "released": Form(floor="zero", stopped=True),
-    "centred": Form(floor="mean"),
+    "released": Form(absolute=True, stopped=True),
     "stopped": Form(stopped=True),
     "printed-loss": Form(averaged=False),
     "printed-gradient": Form(stopped=True, averaged=False, halved=True),
@@ -62,21 +61,16 @@ def acls_penalty(
     largest, predicted = z.max(1, keepdim=True)
     is_other = (largest - z < FAR).scatter(1, predicted, False)  # a masked class is left out
     gaps = torch.where(is_other, largest - z, 0.0)
-    if how.floor == "min":
-        floor = largest - gaps.max(1, keepdim=True).values
-    elif how.floor == "mean":
-        floor = largest - gaps.sum(1, keepdim=True) / is_other.sum(1, keepdim=True).clamp(min=1)
-    else:
-        floor = torch.zeros_like(largest)
+    smallest = torch.zeros_like(largest) if how.absolute else largest - gaps.max(1, keepdim=True).values
     if how.stopped:
-        floor, gaps = floor.detach(), torch.where(is_other, largest.detach() - z, 0.0)
-    lead, gaps = largest - floor - margin, torch.where(is_other, gaps - margin, 0.0)
+        smallest, gaps = smallest.detach(), torch.where(is_other, largest.detach() - z, 0.0)
+    lead, gaps = largest - smallest - margin, torch.where(is_other, gaps - margin, 0.0)
     if condition == "margin":
         lead, gaps = lead.relu().clamp(max=FAR), gaps.relu()
     if smoothing == "adaptive":
         half = 0.5 if how.halved else 1.0
         lead, gaps = half * lead.square(), half * gaps.square()
-    if how.floor == "zero":
+    if how.absolute:
         lead = lead * (z == largest).sum(1, keepdim=True)  # as the authors' code: once per tied class
     average = z.shape[1] - 1 if how.averaged else 1
     return lambda1 * lead.squeeze(1), lambda2 / average * gaps.sum(1)
@@ -91,9 +85,7 @@ class ACLS(RankedByHistory, OnePass):
     ``form``: ``"paper"`` is the printed loss (Eq. 13) with the second term averaged as in the authors' code; its
     gradient sums to zero over classes, so a constant added to all logits changes nothing. ``"released"`` is the
     authors' code: z_ŷ itself instead of z_ŷ - min z, and no gradient through z_ŷ in the second term; there
-    lambda1 = alpha pos_lambda and lambda2 = alpha neg_lambda. ``"centred"`` is ``"paper"`` with the mean of the other
-    logits instead of the smallest: what the first term takes from the predicted class goes evenly to the others, as in
-    label smoothing, not to the least likely class alone. ``"stopped"`` is ``"paper"`` with no gradient through
+    lambda1 = alpha pos_lambda and lambda2 = alpha neg_lambda. ``"stopped"`` is ``"paper"`` with no gradient through
     min z and through z_ŷ in the second term; ``"printed-loss"`` adds the second term up, and ``"printed-gradient"`` has
     exactly the gradient of Eq. 12, which is no loss's gradient. In the forms with stopped gradients the logits can
     drift by a constant, and ``"stopped"`` has been seen to fall to chance: see the errata.
@@ -134,7 +126,7 @@ class ACLS(RankedByHistory, OnePass):
             down=half * self.lambda1,
             up=half * self.lambda2 / (n_classes - 1 if how.averaged else 1),
             power=2 if adaptive else 1,
-            floor=how.floor,
+            absolute=how.absolute,
             stopped=how.stopped,
         )
 
@@ -162,22 +154,18 @@ class ACLS(RankedByHistory, OnePass):
     def _formulas(self) -> tuple[tuple[str, str], tuple[str, str]]:
         """Return f and C at the predicted class, and at the others, as one would write them."""
         how, clipped = FORMS[self.form], self.condition == "margin"
-        floor = {"min": " - min z", "mean": " - z̄", "zero": ""}[how.floor]
+        lead = "z_ŷ" if how.absolute else "z_ŷ - min z"
         weight = "λ2/(K-1)" if how.averaged else "λ2"
         if self.smoothing == "adaptive":
             two = "" if how.halved else "2 "
-            falls, rises = f"{two}λ1 (z_ŷ{floor} - M)", f"{two}{weight} (z_ŷ - z_j - M)"
+            falls, rises = f"{two}λ1 ({lead} - M)", f"{two}{weight} (z_ŷ - z_j - M)"
             back = f"{two}{weight} " + ("Σ_j max(0, z_ŷ - z_j - M)" if clipped else "Σ_j≠ŷ (z_ŷ - z_j - M)")
         else:
             falls, rises, back = "λ1", weight, f"{weight} Σ_j C_j"
-        if_falls, if_rises = (f"z_ŷ{floor} > M", "z_ŷ - z_j > M") if clipped else ("1", "1")
+        if_falls, if_rises = (f"{lead} > M", "z_ŷ - z_j > M") if clipped else ("1", "1")
         if how.stopped:
             return (falls, if_falls), (rises, if_rises)
-        if how.floor == "min":
-            return (f"{falls} + {back}", if_falls), (f"{rises}, and at min z the λ1 term", if_rises)
-        either = f"{if_falls} or {if_rises}" if clipped else "1"
-        if_falls = f"{if_falls} or z_ŷ - min z > M" if clipped else "1"
-        return (f"{falls} + {back}", if_falls), (f"{rises} + the λ1 term/(K-1)", either)
+        return (f"{falls} + {back}", if_falls), (f"{rises}, and at min z the λ1 term", if_rises)
 
     def _ranked_wrongly(self, at: Positions) -> Tensor:
         """Return 1 where a sample and the next rank differently by history and by confidence, per position."""

@@ -22,7 +22,7 @@ _BIG = 1e37
 
 @dataclass(frozen=True)
 class MarginTerm:
-    """The numbers of a penalty: down max(0, z_ŷ - floor - M)^power + up sum_{j≠ŷ} max(0, z_ŷ - z_j - M)^power.
+    """The numbers of a penalty: down max(0, z_ŷ - min z - M)^power + up sum_{j≠ŷ} max(0, z_ŷ - z_j - M)^power.
 
     ŷ is the predicted class, the first where several tie, and M the margin.
     """
@@ -33,10 +33,10 @@ class MarginTerm:
     up: float
     """Weight of each other class's term."""
     power: int
-    floor: str = "min"
-    """What the predicted class's logit is measured from: the "min" or the "mean" of the other logits, or "zero"."""
+    absolute: bool = False
+    """The first term has z_ŷ itself, not z_ŷ - min z."""
     stopped: bool = False
-    """No gradient flows through the floor, nor through z_ŷ in the other classes' terms."""
+    """No gradient flows through min z, nor through z_ŷ in the other classes' terms."""
 
 
 class OnePass(Regularized):
@@ -115,20 +115,16 @@ def value_and_gradient(z: Tensor, y: Tensor, term: MarginTerm, factor: float, ax
     over = (below + term.margin).clamp_(max=0.0)  # minus what each class's gap exceeds the margin by
     over = F.threshold(over, -FAR, 0.0, inplace=True)  # a masked class exceeds no margin
     value = -below.gather(axis, true)
-    # The predicted class's own term: `push` is its derivative, `lowest` or `others` say which classes it comes from.
+    # The predicted class's own term: `push` is its derivative, taken from the class `lowest`.
     push = torch.zeros_like(value)
     if own:
         weight = torch.full_like(value, term.down)
-        if term.floor == "min":
-            lead = over.amin(axis, keepdim=True)
-            lowest = _first_zero(lead - over, axis)
-        elif term.floor == "zero":
+        if term.absolute:
             lead = (term.margin - largest).clamp_(-FAR, 0.0)
             weight *= (below == 0).sum(axis, keepdim=True)
         else:
-            others = _add_at((below > -FAR).to(z.dtype), predicted, torch.full_like(value, -1.0), axis)
-            others /= others.sum(axis, keepdim=True).clamp_(min=1.0)
-            lead = (F.threshold(below, -FAR, 0.0) * others).sum(axis, keepdim=True).add_(term.margin).clamp_(max=0.0)
+            lead = over.amin(axis, keepdim=True)
+            lowest = _first_zero(lead - over, axis)
         lead = -lead
         value += weight * lead**power
         push = weight * (power * factor) * (lead if power == 2 else lead.sign())
@@ -146,10 +142,8 @@ def value_and_gradient(z: Tensor, y: Tensor, term: MarginTerm, factor: float, ax
     gradient.add_(over, alpha=slope)
     if not term.stopped:
         pull = pull - slope * over.sum(axis, keepdim=True)
-        if own and term.floor == "min":
+        if own and not term.absolute:
             gradient = _add_at(gradient, lowest, -push, axis)
-        elif own and term.floor == "mean":
-            gradient -= push * others
     if power == 2:
         value += term.up * over.square_().sum(axis, keepdim=True)
     gradient = _add_at(gradient, predicted, pull, axis)

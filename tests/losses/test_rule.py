@@ -108,7 +108,7 @@ def test_explain_prints_labels_f_and_c(capsys):
     out = capsys.readouterr().out
     assert ["MbLS()", "0.9667", "0.0000", "0.0333", "1"] in [line.split() for line in out.splitlines()]
     assert "can drift" in out
-    assert main(["explain", "--json", "--methods", "ACLS(margin=6)"]) == 0
+    assert main(["explain", "--json", "--methods", "ACLS(margin=6, form=paper)"]) == 0
     (row,) = json.loads(capsys.readouterr().out).values()
     assert row["sums_to_one"]
     assert row["C"] == [1, 1, 1, 1]
