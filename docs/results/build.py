@@ -416,8 +416,8 @@ def readme_table() -> str:
     runs = runs_of((*STUDIES, *ACCURATE, AUTOMATIC, MARGINS_MENDED))
     return (
         f"{table.markdown()}\n\nImageNet network fine-tuned on 20 classes of Tiny-ImageNet, n = {study.rows[0].n:,} "
-        f"test images, mean ± standard deviation over seeds. [All {runs} runs](docs/results/accurate.md), with intervals "
-        "and what they say of the paper's claims."
+        f"test images, mean ± standard deviation over seeds. [All {runs} runs](docs/results/accurate.md), with "
+        "intervals and what they say of the paper's claims."
     )
 
 
