@@ -5,25 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from acls.calibrators.affine import Dirichlet, Matrix, Vector
 from acls.calibrators.base import Calibrator, FitReport
-from acls.calibrators.beta import Beta
+from acls.calibrators.calibration_set import Score
 from acls.calibrators.cross_validation import Judgement, judge
-from acls.calibrators.dirichlet import Dirichlet
 from acls.calibrators.dropout import MCDropout
 from acls.calibrators.ets import ETS
 from acls.calibrators.export import export, export_onnx, fold
-from acls.calibrators.fit_scores import Score
-from acls.calibrators.histogram import Histogram
-from acls.calibrators.isotonic import Isotonic
 from acls.calibrators.local import IBTS, LTS
-from acls.calibrators.matrix import Matrix
-from acls.calibrators.metacal import MetaCal
-from acls.calibrators.platt import Platt
-from acls.calibrators.pts import PTS
-from acls.calibrators.selective import Selective
-from acls.calibrators.spline import Spline
+from acls.calibrators.logistic import Beta, Platt
+from acls.calibrators.per_row import PTS, MetaCal, Selective
+from acls.calibrators.tables import Histogram, Isotonic, Spline
 from acls.calibrators.temperature import Temperature
-from acls.calibrators.vector import Vector
 from acls.spec import Spec, build, parse
 
 REGISTRY: dict[str, type[Calibrator]] = {

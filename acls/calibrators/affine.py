@@ -1,4 +1,4 @@
-"""Affine maps of features, fitted by regularised softmax regression: what Vector, Matrix and Dirichlet share.
+"""Vector, matrix and Dirichlet scaling: affine maps of features, fitted by regularised softmax regression.
 
 The map is ``softmax(x + A x + b)`` with x the features scaled by their best temperature, so that A and b are small and
 a ridge on them pulls towards temperature scaling. The problem is convex and, thanks to the ridge, has one minimum.
@@ -6,17 +6,20 @@ a ridge on them pulls towards temperature scaling. The problem is convex and, th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, linear
 
-from acls.calibrators.base import Outcome
-from acls.calibrators.calibration_set import CalibrationSet, Chunk, Chunks, chunks
+from acls.calibrators.base import Calibrator, Outcome
+from acls.calibrators.calibration_set import CalibrationSet, Chunks, Passes, chunks
 from acls.calibrators.lbfgs import lbfgs
 from acls.calibrators.temperature import solve
+from acls.options import option
 
 FOLDS = 10
 MOST_JUDGED = 2**19
@@ -31,7 +34,7 @@ WHITEN_UP_TO = 1000
 """With more values than this the solver scales each by itself instead of by the whole Hessian."""
 STEPS = 1000
 SAMPLE = 4096
-"""CalibrationSet from which the Hessian that whitens the problem is estimated."""
+"""Rows from which the Hessian that whitens the problem is estimated."""
 
 SEPARABLE = "the data is separable, or no better than chance: the ridge alone keeps the fit finite"
 
@@ -193,7 +196,7 @@ def fit_affine(
         return features(logits.double(), scale)
 
     chosen = (strength, strength) if strength is not None else _choose_strength(design, _fold_chunks(data, scaled))
-    mapped: Chunks = _Scaled(data, scaled)
+    mapped: Chunks = Passes(lambda: ((scaled(logits), labels, weight) for logits, labels, weight in data))
     if data.held and some.numel() <= HELD_IN_DOUBLE:
         mapped = list(mapped)
     solution = minimize(design, mapped, chosen)
@@ -202,16 +205,6 @@ def fit_affine(
     weight = weight + (1 if weight.ndim == 1 else eye)
     at_boundary = start.at_boundary or not solution.converged
     return scale, weight, bias, Outcome(gap=solution.gap, at_boundary=at_boundary, warnings=(SEPARABLE,) * at_boundary)
-
-
-class _Scaled:
-    """The features of rows, computed in each pass."""
-
-    def __init__(self, data: CalibrationSet, scaled: Callable[[Tensor], Tensor]) -> None:
-        self._rows, self._scaled = data, scaled
-
-    def __iter__(self) -> Iterator[Chunk]:
-        return ((self._scaled(logits), labels, weight) for logits, labels, weight in self._rows)
 
 
 def _fold_chunks(data: CalibrationSet, scaled: Callable[[Tensor], Tensor]) -> list[Chunks]:
@@ -347,3 +340,143 @@ def _whitening(design: Diagonal, data: Chunks, values: Tensor, ridge: Tensor) ->
     factor = torch.linalg.cholesky(hessian).T
     basis: Tensor = torch.linalg.solve_triangular(factor, torch.eye(len(ridge)).to(factor), upper=True)
     return basis
+
+
+class Affine(Calibrator):
+    """What the affine maps have in common: weight, bias, and a ridge that pulls them towards temperature scaling.
+
+    They map logits, or the logs of q: the probabilities after temperature scaling, mixed with as much of the uniform
+    distribution as one row among those fitted to, so that no log is far below the smallest frequency that the rows can
+    show.
+
+    ``strength`` is the ridge in units of values per row, so it fades as data grows; None lets 10-fold cross-validation
+    on the fitting data choose it, which then is held in memory.
+    """
+
+    strength: float | None = option(default=None, within="[0, inf)")
+
+    weight: Tensor = field(init=False)
+    """``(K, K)``, or the diagonal ``(K,)``."""
+    bias: Tensor = field(init=False)
+    scale: Tensor = field(init=False)
+    """The inverse temperature of q."""
+    uniform: Tensor = field(init=False)
+    """The share of the uniform distribution in q."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.streams = self.strength is not None
+
+    @property
+    def learned(self) -> tuple[str, ...]:
+        return ("weight", "bias") if self._of_logits else ("weight", "bias", "scale", "uniform")
+
+    @property
+    def _of_logits(self) -> bool:
+        """Whether logits are mapped, which a layer can hold, rather than log-probabilities."""
+        return True
+
+    @abstractmethod
+    def _design(self, features: Tensor) -> Diagonal:
+        """The values to fit to features such as these."""
+
+    def _fit(self, data: CalibrationSet) -> Outcome:
+        like = data.first()[0]
+        if self._of_logits:
+            scale, weight, bias, outcome = fit_affine(data, self._design, torch.mul, self.strength)
+            self._learn(like, weight=weight * scale, bias=bias)
+        else:
+            uniform = 1 / (1 + data.total())
+            features = partial(_mixed_log_probs, uniform=uniform)
+            scale, weight, bias, outcome = fit_affine(data, self._design, features, self.strength)
+            self._learn(like, weight=weight, bias=bias, scale=scale, uniform=uniform)
+        return outcome
+
+    def _transform(self, rows: Tensor) -> Tensor:
+        features = rows if self._of_logits else _mixed_log_probs(rows, self.scale, self.uniform)
+        if self.weight.ndim == 1:
+            return (features * self.weight + self.bias).log_softmax(1)
+        return linear(features, self.weight, self.bias).log_softmax(1)
+
+    def _reset(self, like: Tensor) -> None:
+        n_classes = like.shape[1]
+        weight = torch.ones(n_classes) if self.weight.ndim == 1 else torch.eye(n_classes)
+        self._learn(like, weight=weight, bias=torch.zeros(n_classes))
+        if not self._of_logits:
+            self._learn(like, scale=1.0, uniform=0.0)
+
+    def _values(self, n_classes: int) -> int:
+        return self._design(torch.zeros(1, n_classes, dtype=torch.float64)).size
+
+    def _n_classes(self) -> int:
+        return len(self.bias)
+
+    def affine(self) -> tuple[Tensor, Tensor] | None:
+        if not self._of_logits:
+            return None
+        return self.weight.diag() if self.weight.ndim == 1 else self.weight, self.bias
+
+
+class Vector(Affine):
+    """Scale and shift each class's logit: ``softmax(w * z + b)``. (Guo et al., ICML 2017)
+
+    ``space="log_probs"`` scales log-probabilities in place of logits: ``softmax(w * log q + b)``, with q as in
+    `Dirichlet`. A constant added to a row's logits then changes nothing, and on real networks the NLL is a little
+    lower, but no layer can hold the map.
+    """
+
+    paper = "Guo et al., ICML 2017"
+
+    space: str = option(default="logits", choices=("logits", "log_probs"))
+
+    @property
+    def _of_logits(self) -> bool:
+        return self.space == "logits"
+
+    def _design(self, features: Tensor) -> Diagonal:
+        return Diagonal(features.shape[1])
+
+
+def _mixed_log_probs(logits: Tensor, scale: Tensor | float, uniform: Tensor | float) -> Tensor:
+    """Return the logs of ``(1 - uniform) softmax(scale z) + uniform / K``."""
+    share = torch.as_tensor(uniform, dtype=logits.dtype, device=logits.device)
+    return torch.logaddexp((logits * scale).log_softmax(1) + (-share).log1p(), (share / logits.shape[1]).log())
+
+
+MANY_CLASSES = 100
+
+
+class Matrix(Affine):
+    """Map the logits by a matrix: ``softmax(W z + b)``. (Guo et al., ICML 2017)
+
+    A ridge on what is off the diagonal and on the bias (ODIR; Kull et al., NeurIPS 2019) keeps it from overfitting.
+    ``structure="low-rank"``, the default from 100 classes on, learns a diagonal and a small matrix between the
+    ``rank`` directions in which the logits vary most, instead of K^2 values.
+    """
+
+    paper = "Guo et al., ICML 2017"
+
+    structure: str = option(default="auto", choices=("auto", "full", "low-rank"))
+    rank: int = option(default=16, within="[1, inf)")
+
+    def _design(self, features: Tensor) -> Diagonal:
+        n_classes = features.shape[1]
+        if self.structure == "full" or (self.structure == "auto" and n_classes < MANY_CLASSES):
+            return Full(n_classes)
+        return LowRank(main_directions(features, min(self.rank, n_classes - 1)))
+
+
+class Dirichlet(Matrix):
+    """Map the log-probabilities by a matrix: ``softmax(W log q + b)``.
+
+    The map between a Dirichlet distribution for each class and the class probabilities; unlike `Matrix` it does not
+    change when a constant is added to the logits of a row. q are the probabilities after temperature scaling, mixed
+    with as much of the uniform distribution as one row among those fitted to: a log of 0 would rule the fit.
+    Regularised as `Matrix` is. (Kull et al., NeurIPS 2019)
+    """
+
+    paper = "Kull et al., NeurIPS 2019"
+
+    @property
+    def _of_logits(self) -> bool:
+        return False

@@ -13,8 +13,15 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from acls.calibrators.calibration_set import Batches, CalibrationSet, finite
-from acls.calibrators.fit_scores import Score, ScoreTally, tally_scores, uncalibrated
+from acls.calibrators.calibration_set import (
+    Batches,
+    CalibrationSet,
+    Score,
+    ScoreTally,
+    finite,
+    tally_scores,
+    uncalibrated,
+)
 from acls.errors import InputError
 from acls.modules import Configured
 from acls.shapes import IGNORE_INDEX, check_logits, flatten_logits, two_class_logits, unflatten_logits

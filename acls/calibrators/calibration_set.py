@@ -1,8 +1,12 @@
-"""The calibration data as rows: checked, flattened, without ignored positions, read in chunks once per pass."""
+"""The calibration data as rows: checked, flattened, without ignored positions, read in chunks once per pass.
+
+And NLL and ECE before and after a calibrator, added up chunk by chunk.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +15,7 @@ from torch import Tensor
 
 from acls.errors import InputError
 from acls.hashing import STEP, mix64
+from acls.metrics.bins import BINS, bin_of
 from acls.shapes import flatten
 
 CHUNK = 2**18
@@ -25,6 +30,16 @@ Batches = Iterable[tuple[Tensor, ...]]
 Chunk = tuple[Tensor, Tensor, Tensor]
 """Logits ``(m, K)``, labels ``(m,)`` and weights ``(m,)`` in the dtype of the logits."""
 Chunks = Iterable[Chunk]
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Chunks that are made anew in each pass."""
+
+    make: Callable[[], Iterator[Chunk]]
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return self.make()
 
 
 class CalibrationSet:
@@ -45,13 +60,18 @@ class CalibrationSet:
     ):
         self._ignore_index = ignore_index
         self._held: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
+        self._groups = torch.zeros(1, dtype=torch.int64)
         self._batches: Batches = ()
         if isinstance(logits, np.ndarray):
             raise InputError("expected logits as a tensor, got a NumPy array: pass torch.from_numpy(logits)")
         if isinstance(logits, Tensor):
             if target is None:
                 raise InputError("target is missing: pass fit(logits, target), or an iterable of (logits, target)")
-            self._held = self._compact(logits, target, weight, group)
+            if group is None:
+                self._groups = torch.arange(len(logits), device=logits.device)
+            else:
+                self._groups = torch.unique(_per_sample("group", group, len(logits)), return_inverse=True)[1]
+            self._held = self._compact(logits, target, weight, self._groups)
         elif any(given is not None for given in (target, weight, group)):
             raise InputError(
                 "expected an iterable of batches (logits, target) or (logits, target, sample_weight) alone, got a "
@@ -110,14 +130,22 @@ class CalibrationSet:
 
     def folds(self, n: int) -> Tensor:
         """Assign each row of `all` a fold 0..n-1; the positions of one map, or of one group, stay together."""
-        logits, labels, _, group = self._in_order()
-        group = torch.unique(group, return_inverse=True)[1]
-        return _dealt(logits, labels, group, n)[group]
+        return self._group_folds(n)[self._in_order()[3]]
 
-    def group_folds(self, n: int) -> Tensor:
-        """Assign each of the groups 0, 1, ... a fold 0..n-1, by its content."""
-        logits, labels, _, group = self._in_order()
-        return _dealt(logits, labels, group, n)
+    def sample_folds(self, n: int) -> Tensor:
+        """Assign each sample, as it was given, a fold 0..n-1; samples of one group stay together."""
+        return self._group_folds(n)[self._groups]
+
+    def _group_folds(self, n: int) -> Tensor:
+        """Deal folds out to groups by the code of their content, so that they have equal sizes; empty groups last."""
+        self.hold()
+        self.first()
+        assert self._held is not None
+        logits, labels, _, group = self._held
+        totals = torch.full((int(max(group.max(), self._groups.max())) + 1,), 2**63 - 1, device=group.device)
+        totals[group] = 0
+        totals.scatter_add_(0, group, codes(logits, labels))
+        return totals.argsort(stable=True).argsort(stable=True) % n
 
     def _in_order(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         self.hold()
@@ -138,8 +166,7 @@ class CalibrationSet:
         rows, labels, valid = positions.logits.detach(), positions.target, positions.valid
         samples = positions.shape[0]
         per_sample = positions.shape.numel() // max(samples, 1)
-        given = torch.arange(samples, device=rows.device) if group is None else _per_sample("group", group, samples)
-        spread = given.repeat_interleave(per_sample)
+        spread = (torch.arange(samples, device=rows.device) if group is None else group).repeat_interleave(per_sample)
         if weight is None:
             counts = rows.new_ones(len(rows))
         else:
@@ -160,13 +187,6 @@ def sum_over(data: Chunks, term: Callable[[Tensor, Tensor, Tensor], Tensor]) -> 
     for chunk in data:
         total = total + term(*chunk).double()
     return torch.as_tensor(total)
-
-
-def _dealt(logits: Tensor, labels: Tensor, group: Tensor, n: int) -> Tensor:
-    """Return a fold for each group: dealt out in the order of the content's code, so that folds have equal sizes."""
-    totals = torch.zeros(int(group.max()) + 1, dtype=torch.int64, device=group.device)
-    totals.scatter_add_(0, group, codes(logits, labels))
-    return totals.argsort(stable=True).argsort(stable=True) % n
 
 
 def _per_sample(name: str, values: Tensor, samples: int) -> Tensor:
@@ -214,3 +234,60 @@ def codes(logits: Tensor, labels: Tensor) -> Tensor:
         part = bits[start : start + size].long() * columns
         mixed[start : start + size] += (part ^ (part >> 29)).sum(1)
     return mix64(mixed)
+
+
+@dataclass(frozen=True)
+class Score:
+    """How well log-probabilities fit labels: mean NLL, and top-label ECE over 15 equal-width bins ``(lo, hi]``."""
+
+    nll: float
+    ece: float
+
+
+class ScoreTally:
+    """The sums behind a `Score`, and the number of rows of each class."""
+
+    def __init__(self, n_classes: int) -> None:
+        self.counts = torch.zeros(n_classes, dtype=torch.int64)
+        self._weight = self._nll = 0.0
+        self._residuals = torch.zeros(BINS, dtype=torch.float64)
+        """Of each bin, the weighted sum of confidence minus hit."""
+
+    def add(self, nll: Tensor, confidence: Tensor, hit: Tensor, labels: Tensor, weight: Tensor) -> None:
+        """Add some rows: the NLL, the confidence and whether the top class is right, one of each per row."""
+        residual = (confidence.double() - hit.double()) * weight
+        self.counts += labels.bincount(minlength=len(self.counts)).cpu()
+        self._weight += float(weight.sum(dtype=torch.float64))
+        self._nll += float((nll * weight).sum(dtype=torch.float64))
+        self._residuals += torch.bincount(bin_of(confidence, BINS), residual, minlength=BINS).cpu()
+
+    def add_log_probs(self, log_probs: Tensor, labels: Tensor, weight: Tensor, *, stated: bool = False) -> None:
+        """Add the predictions of some rows; ``stated``: class 1 is always predicted."""
+        top, predicted = (log_probs[:, 1], torch.ones_like(labels)) if stated else log_probs.max(1)
+        self.add(-log_probs.gather(1, labels[:, None])[:, 0], top.exp(), predicted == labels, labels, weight)
+
+    def __add__(self, other: ScoreTally) -> ScoreTally:
+        both = ScoreTally(len(self.counts))
+        for name, own in vars(self).items():
+            setattr(both, name, own + getattr(other, name))
+        return both
+
+    def score(self) -> Score:
+        """Return the means."""
+        return Score(self._nll / self._weight, float(self._residuals.abs().sum()) / self._weight)
+
+
+def uncalibrated(logits: Tensor) -> Tensor:
+    """Return the log-probabilities of the model as it is."""
+    return logits.log_softmax(1)
+
+
+def tally_scores(data: Chunks, transform: Callable[[Tensor], Tensor], *, stated: bool = False) -> ScoreTally:
+    """Measure log-probabilities ``transform(logits)`` chunk by chunk; ``stated`` as in `ScoreTally.add_log_probs`."""
+    tally: ScoreTally | None = None
+    for logits, labels, weight in data:
+        tally = tally or ScoreTally(logits.shape[1])
+        tally.add_log_probs(transform(logits), labels, weight, stated=stated)
+    if tally is None:
+        raise InputError(NOTHING_LEFT)
+    return tally

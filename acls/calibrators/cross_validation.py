@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import add
 
-import torch
 from torch import Tensor
 
 from acls.calibrators.base import Calibrator
-from acls.calibrators.calibration_set import CalibrationSet
-from acls.calibrators.fit_scores import Score, ScoreTally, tally_scores, uncalibrated
+from acls.calibrators.calibration_set import CalibrationSet, Score, ScoreTally, tally_scores, uncalibrated
 from acls.errors import InputError
 
 KEEP = "keep the model as it is"
@@ -56,22 +54,13 @@ def judge(
 
     The recommendation is to keep the model as it is unless the held-out NLL falls by more than its standard error, or
     half of it where a single value is learned, and the ECE does not rise by more than its own; and where a fit ends at
-    the boundary of its range. Positions of one
-    map, or samples of one ``group``, stay in one fold; folds depend on the content of the rows, not on their order.
-    Weights count in the fits and in the scores.
+    the boundary of its range. The positions of one map, and the samples of one ``group``, stay in one fold; folds
+    depend on the content of the rows, not on their order. Weights count in the fits and in the scores.
     """
     calibrator._check_weight(sample_weight)
-    if not calibrator.pointwise:
-        number = torch.arange(len(logits), device=logits.device) if group is None else group
-        group = torch.unique(number, return_inverse=True)[1]
     data = CalibrationSet(logits, target, sample_weight, group=group, ignore_index=calibrator.ignore_index)
-    if calibrator.pointwise:
-        (logits, target, weight), fold = data.all(), data.folds(folds)
-        sample_weight = None if sample_weight is None else weight
-    elif group is not None:
-        fold = data.group_folds(folds)[group]
-    befores: list[ScoreTally] = []
-    afters: list[ScoreTally] = []
+    fold = data.sample_folds(folds)
+    tallies: list[list[ScoreTally]] = []  # before and after, for each fold
     at_boundary = False
     for own in (fold == i for i in range(folds)):
         if not own.any() or own.all():
@@ -79,13 +68,16 @@ def judge(
                 f"{int(fold.max()) + 1} samples or maps do not make {folds} folds: pass fewer folds, or more data"
             )
         weights = (None, None) if sample_weight is None else (sample_weight[~own], sample_weight[own])
-        fitted = copy.deepcopy(calibrator).fit(logits[~own], target[~own], weights[0])
+        rest = None if group is None else group[~own]
+        fitted = copy.deepcopy(calibrator).fit(logits[~own], target[~own], weights[0], group=rest)
         at_boundary |= fitted.report.at_boundary
-        for scores, transform, tallies in ((logits[own], uncalibrated, befores), (fitted(logits[own]), _same, afters)):
-            held_out = CalibrationSet(scores, target[own], weights[1], ignore_index=calibrator.ignore_index)
-            tallies.append(tally_scores(held_out, transform, stated=calibrator.stated))
-    first, last = (reduce(add, tallies).score() for tallies in (befores, afters))
-    pairs = [(before.score(), after.score()) for before, after in zip(befores, afters, strict=True)]
+        held_out = [
+            CalibrationSet(scores, target[own], weights[1], ignore_index=calibrator.ignore_index)
+            for scores in (logits[own], fitted(logits[own]))
+        ]
+        tallies.append([tally_scores(one, uncalibrated, stated=calibrator.stated) for one in held_out])
+    first, last = (reduce(add, part).score() for part in zip(*tallies, strict=True))
+    pairs = [(before.score(), after.score()) for before, after in tallies]
     nll_se = statistics.stdev(after.nll - before.nll for before, after in pairs) / math.sqrt(folds)
     ece_se = statistics.stdev(after.ece - before.ece for before, after in pairs) / math.sqrt(folds)
     if at_boundary:
@@ -96,19 +88,15 @@ def judge(
     return Judgement(type(calibrator).__name__, first, last, nll_se, ece_se, use, why)
 
 
-def _same(log_probs: Tensor) -> Tensor:
-    return log_probs
-
-
 def _recommend(nll_change: float, nll_se: float, ece_change: float, ece_se: float, learned: int) -> tuple[bool, str]:
     # A single value hardly fits noise. In simulations with known truth (K = 10, n = 200, temperatures .67 to 1.5) the
     # whole standard error as its hurdle loses .0072 of NLL against the better choice, at T = .8, and half of it .0043.
     hurdle = nll_se if learned > 1 else nll_se / 2
     if nll_change >= 0:
         return False, f"{KEEP}: the held-out NLL does not fall"
-    told = "its standard error" if learned > 1 else "half its standard error"
+    named = "its standard error" if learned > 1 else "half its standard error"
     if nll_change > -hurdle:
-        return False, f"{KEEP}: the held-out NLL falls by less than {told}"
+        return False, f"{KEEP}: the held-out NLL falls by less than {named}"
     if ece_change > ece_se:
         return False, f"{KEEP}: the held-out NLL falls, but the ECE rises by {100 * ece_change:.2f} points"
-    return True, f"use it: the held-out NLL falls by more than {told}"
+    return True, f"use it: the held-out NLL falls by more than {named}"

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import field
-from functools import partial
 from itertools import combinations
 
 import torch
 from torch import Tensor
 
 from acls.calibrators.base import Calibrator, Outcome
-from acls.calibrators.calibration_set import CalibrationSet, sum_over
-from acls.calibrators.fit_scores import Score
+from acls.calibrators.calibration_set import CalibrationSet, Score, sum_over
 from acls.calibrators.lbfgs import descend
 from acls.calibrators.temperature import Solved, solve
 from acls.options import option
@@ -68,7 +66,6 @@ def _nll_weights(data: CalibrationSet, beta: float) -> Tensor:
         parts.append(torch.cat([tempered, plain, torch.full_like(plain, 1 / z.shape[1]), weight[:, None]], dim=1))
     table = torch.cat(parts)
     given, share = table[:, :3], table[:, 3] / table[:, 3].sum()
-
     return simplex_minimum(lambda w: -share @ (given @ w).log(), given.device)
 
 
@@ -112,16 +109,15 @@ def simplex_minimum(value: Callable[[Tensor], Tensor], device: torch.device) -> 
     The minimum lies inside one of the seven faces of the simplex, where the weights are a softmax of free numbers.
     """
     corners = torch.eye(3, dtype=torch.float64, device=device)
-    best, least = corners[0], math.inf
-    for face in (corners[list(chosen)] for size in (1, 2, 3) for chosen in combinations(range(3), size)):
+
+    def minimum(face: Tensor) -> Tensor:
         start = torch.zeros(len(face), dtype=torch.float64, device=device)
-        inside = partial(_on_face, value, face)
-        w = descend(inside, [start], STEPS, small_gradient=1e-14)[0].softmax(0) @ face
+        found = descend(lambda point: value(point[0].softmax(0) @ face), [start], STEPS, small_gradient=1e-14)
+        return found[0].softmax(0) @ face
+
+    best, least = corners[0], math.inf
+    for w in (minimum(corners[list(chosen)]) for size in (1, 2, 3) for chosen in combinations(range(3), size)):
         # A larger face has to do better by more than rounding: else a weight stays exactly 0.
         if float(value(w)) < least - 1e-13:
             best, least = w, float(value(w))
     return best
-
-
-def _on_face(value: Callable[[Tensor], Tensor], face: Tensor, point: list[Tensor]) -> Tensor:
-    return value(point[0].softmax(0) @ face)

@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.nn.functional import conv2d, nll_loss, pad
 
 from acls.calibrators.base import Calibrator, Outcome
-from acls.calibrators.calibration_set import Batches, CalibrationSet, codes, finite, sum_over
-from acls.calibrators.fit_scores import ScoreTally
+from acls.calibrators.calibration_set import Batches, CalibrationSet, ScoreTally, codes, finite, sum_over
 from acls.calibrators.temperature import solve
 from acls.errors import InputError
 from acls.shapes import check_logits, two_class_logits
@@ -111,16 +110,10 @@ class LTS(Calibrator):
         def small(*shape: int) -> Tensor:
             return 1e-2 * torch.randn(shape, generator=generator) / math.sqrt(n_classes * KERNEL**2)
 
-        self._learn(
-            some,
-            temperature=solved.temperature,
-            center=center,
-            scale=scale,
-            logit_weight=small(8, n_classes, KERNEL, KERNEL),
-            logit_bias=torch.zeros(8),
-            image_weight=small(1, 0 if image is None else image.shape[1], KERNEL, KERNEL),
-            image_bias=torch.zeros(1),
-        )
+        weight = small(8, n_classes, KERNEL, KERNEL)
+        self.image_weight = small(1, 0 if image is None else image.shape[1], KERNEL, KERNEL)
+        self._learn(some, image_weight=self.image_weight, image_bias=torch.zeros(1), logit_bias=torch.zeros(8))
+        self._learn(some, temperature=solved.temperature, center=center, scale=scale, logit_weight=weight)
         self._train(parts)
         after = ScoreTally(n_classes)
         for logits, target, image in parts:

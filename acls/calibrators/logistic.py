@@ -1,14 +1,109 @@
-"""One class against the rest: log-odds without cancellation, and many small logistic regressions at once."""
+"""Platt and beta calibration: one class against the rest by logistic regression."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import field
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from acls.calibrators.base import Calibrator, Outcome
 from acls.calibrators.calibration_set import CalibrationSet, sum_over
+from acls.options import option
+
+
+class Platt(Calibrator):
+    """Fit ``sigmoid(a s + b)`` to the log-odds s of a class against the rest.
+
+    ``kind="one-vs-rest"`` has an (a, b) for each class and divides the results by their sum; ``kind="top-label"`` has
+    one for the class with the highest score, and the others share what is left as before. ``platt_targets`` replaces
+    1 and 0 by ``(N+ + 1) / (N+ + 2)`` and ``1 / (N- + 2)``, which keeps the fit finite on separable data.
+    (Platt, 1999; multi-class as Zadrozny and Elkan, KDD 2002)
+    """
+
+    streams = True
+    paper = "Platt, 1999"
+
+    kind: str = option(default="one-vs-rest", choices=("one-vs-rest", "top-label"))
+    platt_targets: bool = True
+
+    weight: Tensor = field(init=False)
+    bias: Tensor = field(init=False)
+
+    def _fit(self, data: CalibrationSet) -> Outcome:
+        def problems(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+            log_probs = logits.double().log_softmax(1)
+            odds, hits = log_odds(log_probs), one_vs_rest(labels, logits.shape[1])
+            if self.kind == "top-label":
+                top = log_probs.argmax(1, keepdim=True)
+                odds, hits = odds.gather(1, top), hits.gather(1, top)
+            return torch.stack([odds, torch.ones_like(odds)], dim=2), hits
+
+        values, gap = fit_logistic(data, problems, soft_targets=self.platt_targets)
+        self._learn(data.first()[0], weight=values[:, 0], bias=values[:, 1])
+        return Outcome(gap=gap)
+
+    def _transform(self, rows: Tensor) -> Tensor:
+        log_probs = rows.log_softmax(1)
+        odds = log_odds(log_probs)
+        if self.kind == "one-vs-rest":
+            return logsigmoid(odds * self.weight + self.bias).log_softmax(1)
+        return with_top(log_probs, odds.amax(1) * self.weight + self.bias)
+
+    def _reset(self, like: Tensor) -> None:
+        n = like.shape[1] if self.kind == "one-vs-rest" else 1
+        self._learn(like, weight=torch.ones(n), bias=torch.zeros(n))
+
+    def _n_classes(self) -> int | None:
+        return len(self.bias) if self.kind == "one-vs-rest" else None
+
+
+class Beta(Calibrator):
+    """Fit ``sigmoid(a log p - b log(1 - p) + c)`` with a, b >= 0 for each class against the rest, then normalise.
+
+    a = b = 1, c = 0 changes nothing; a = b is Platt scaling of the log-odds. Where a or b would be negative it is
+    held at 0 and the others are fitted again, as the authors do. (Kull, Silva Filho and Flach, AISTATS 2017)
+    """
+
+    streams = True
+    paper = "Kull et al., AISTATS 2017"
+
+    a: Tensor = field(init=False)
+    b: Tensor = field(init=False)
+    c: Tensor = field(init=False)
+
+    def _fit(self, data: CalibrationSet) -> Outcome:
+        def problems(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+            log_probs = logits.double().log_softmax(1)
+            features = torch.stack([log_probs, -log_complement(log_probs), torch.ones_like(log_probs)], dim=2)
+            return features, one_vs_rest(labels, logits.shape[1])
+
+        like = data.first()[0]
+        free = torch.ones((like.shape[1], 3), dtype=torch.bool, device=like.device)
+        while True:
+            values, gap = fit_logistic(data, problems, free=free)
+            negative = values[:, :2] < 0
+            # One at a time: the other often turns positive once the first is held.
+            worst = values[:, :2].argmin(1, keepdim=True)
+            negative &= torch.zeros_like(negative).scatter_(1, worst, True)
+            if not negative.any():
+                break
+            free[:, :2] &= ~negative
+        self._learn(like, a=values[:, 0], b=values[:, 1], c=values[:, 2])
+        return Outcome(gap=gap)
+
+    def _transform(self, rows: Tensor) -> Tensor:
+        log_probs = rows.log_softmax(1)
+        return logsigmoid(self.a * log_probs - self.b * log_complement(log_probs) + self.c).log_softmax(1)
+
+    def _reset(self, like: Tensor) -> None:
+        self._learn(like, a=torch.ones(like.shape[1]), b=torch.ones(like.shape[1]), c=torch.zeros(like.shape[1]))
+
+    def _n_classes(self) -> int:
+        return len(self.c)
+
 
 STEPS = 200
 CLOSE_ENOUGH = 1e-12

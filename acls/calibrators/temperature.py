@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from acls.calibrators.base import Calibrator, Outcome
-from acls.calibrators.calibration_set import CHUNK, CalibrationSet, Chunks, sum_over
-from acls.calibrators.fit_scores import Score, ScoreTally
+from acls.calibrators.calibration_set import CHUNK, CalibrationSet, Chunks, Score, ScoreTally, sum_over
 from acls.options import option
 
 COLDEST, HOTTEST = 1e-6, 1e12
@@ -21,7 +20,7 @@ CLOSE_ENOUGH = 1e-13
 MOST_STEPS = 200
 """More than bisection alone would take; six or so are usual."""
 START_ROWS = 1000
-"""CalibrationSet of the sample on which the search starts before it reads the whole data."""
+"""Rows of the sample on which the search starts before it reads the whole data."""
 
 
 class Temperature(Calibrator):

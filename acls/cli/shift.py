@@ -77,13 +77,19 @@ def run(args: argparse.Namespace) -> int:
         from acls.report.tables import Table, percent
 
         numbers = ("accuracy", "ece", "ece_floor", "scaled_ece", "scaled_floor")
-        titles = ["accuracy %", "ECE %", "floor", "ECE after T %", "floor"]
-        table = Table(["corruption", "severity", *titles, "T that fits", "clean T"])
+        titles = ["accuracy %", "ECE %", "floor %", "ECE at T %", "floor at T %"]
+        header = ["corruption", "severity", *titles, "best T", "T"]
+        table = Table(header, optional=("floor %", "floor at T %", "best T"))
         for one in found.conditions:
             shown = [percent(getattr(one, name)) for name in numbers]
             table.add(one.corruption, str(one.severity), *shown, f"{one.fitting_temperature:.3f}", one.verdict)
         say_paragraphs(found.verdict(), "")
         show_table(args, table)
+        say_paragraphs(
+            "",
+            f"T: whether the temperature {found.temperature:.3f} of the clean validation part holds here (ECE within "
+            "noise), or else helps or hurts. Floor: the ECE of a calibrated model at this n. Best T: what would fit here.",
+        )
         if found.dense:
             say_paragraphs("Pixels of one image are not independent: the noise floors are too low.")
     if args.figure is not None:

@@ -6,10 +6,12 @@ One pass, in bounded memory. Nothing is corrected: the reader of a finding decid
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -27,6 +29,8 @@ from acls.shapes import IGNORE_INDEX
 from acls.watch.drift import added
 
 Level = Literal["serious", "note"]
+_SENTENCES: dict[Level, dict[str, str]] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+"""By level and name."""
 _NEARLY_ALL = 0.999
 _CLOSE = 0.01
 
@@ -40,12 +44,9 @@ class Finding:
     sentence: str
 
 
-def _serious(name: str, sentence: str) -> Finding:
-    return Finding("serious", name, sentence)
-
-
-def _note(name: str, sentence: str) -> Finding:
-    return Finding("note", name, sentence)
+def _finding(name: str, **values: Any) -> Finding:
+    level: Level = "serious" if name in _SENTENCES["serious"] else "note"
+    return Finding(level, name, _SENTENCES[level][name].format(**values))
 
 
 @dataclass(frozen=True)
@@ -83,17 +84,11 @@ class Diagnosis:
         findings = list(self.findings)
         if shared > 0.99:
             whole = "the same predictions" if self.n == test.n else "wholly contained"
-            text = f"{shared:.2%} of the rows are also in {name} ({whole}): do not test there what is fitted on them"
-            findings.append(_serious("same-set", text))
+            findings.append(_finding("same-set", share=shared, other=name, whole=whole))
         elif shared > 0.001:
-            text = f"{shared:.2%} of the rows are also in {name}: take them out of one of the two"
-            findings.append(_serious("overlap", text))
+            findings.append(_finding("overlap", share=shared, other=name))
         elif self.n == test.n and self.fingerprint.same_labels(test.fingerprint):
-            text = (
-                f"the labels are those of {name}, row for row, with other scores: "
-                "the same samples through another model, or the same set twice"
-            )
-            findings.append(_note("same-labels", text))
+            findings.append(_finding("same-labels", other=name))
         return replace(self, findings=findings)
 
 
@@ -105,11 +100,11 @@ def examine(batches: Iterable[Predictions], *, ignore_index: int = IGNORE_INDEX)
         for batch in batches:
             seen.add(batch)
     except InputError as error:  # what the reader itself cannot make sense of
-        findings.append(_serious("unreadable", str(error)))
+        findings.append(_finding("unreadable", error=error))
     if seen.n:
         findings += seen.findings()
     elif not findings:
-        findings.append(_serious("empty", "there are no rows"))
+        findings.append(_finding("empty"))
     findings.sort(key=lambda finding: finding.level != "serious")
     return Diagnosis(seen.n, seen.k, seen.kind, seen.accuracy, seen.confidence, findings, seen.fingerprint)
 
@@ -129,11 +124,6 @@ class Fingerprint:
         self.sorted_labels = True
         self._labels = hashlib.sha256()
         self._last = -(1 << 62)
-
-    @property
-    def labels(self) -> str:
-        """A hash of all labels in their order."""
-        return self._labels.hexdigest()
 
     def add(self, rows: Tensor, labels: Tensor, distinctive: Tensor) -> None:
         """Take in some rows; those that are not distinctive, as saturated ones are, tell nothing and are not hashed."""
@@ -160,7 +150,7 @@ class Fingerprint:
 
     def same_labels(self, other: Fingerprint) -> bool:
         """Whether the labels are the same, row for row; False for ascending ones, which often are by chance."""
-        return not self.sorted_labels and self.labels == other.labels
+        return not self.sorted_labels and self._labels.digest() == other._labels.digest()
 
     def _sampled(self, hashes: NDArray[np.uint64], bits: int | None = None) -> NDArray[np.uint64]:
         bits = self.bits if bits is None else bits
@@ -250,19 +240,16 @@ class _Seen:
         """What the counts say, worst first within each topic."""
         found: list[Finding] = []
         if self.broken:
-            text = f"{_rows(self.broken, self.n)} hold NaN or infinity, the first is row {self.first_broken}"
-            found.append(_serious("nan", text))
+            found.append(_finding("nan", rows=_rows(self.broken, self.n), first=self.first_broken))
         if self.ignored:
-            text = f"{_rows(self.ignored, self.n)} carry the ignored label {self.ignore_index} and are left out"
-            found.append(_note("ignored", text))
+            found.append(_finding("ignored", rows=_rows(self.ignored, self.n), label=self.ignore_index))
         if self.usable:
             found += [*self._about_the_kind(), *self._about_constants(), *self._about_labels()]
             if not self.stated and all(finding.level == "note" for finding in found):
                 found += self._about_agreement()
             repeated = self.fingerprint.duplicates()
             if repeated > 0.01 and not {"rounded", "constant"} & {finding.name for finding in found}:
-                text = f"{repeated:.2%} of the rows repeat an earlier one with its label: counted twice, or rounded"
-                found.append(_note("duplicates", text))
+                found.append(_finding("duplicates", share=repeated))
         return found
 
     def _about_the_kind(self) -> Iterator[Finding]:
@@ -272,120 +259,81 @@ class _Seen:
             "log_probs": self._about_log_probs,
             "triples": self._about_confidence,
         }
-        found = about[self.kind]()
-        if found is not None:
-            yield found
-        if self.k is not None and (found is None or found.level == "note"):
-            yield from self._about_second_softmax(self.k)
+        found = list(about[self.kind]())[:1]  # the first is the reason of the others
+        yield from found
+        if self.k is None or any(finding.level == "serious" for finding in found):
+            return
+        if self.share("softmax-of-distribution") > _NEARLY_ALL and self.accuracy >= self.confidence + 0.05:
+            most = np.e / (np.e + self.k - 1)
+            yield _finding("double-softmax", most=most, k=self.k, accuracy=self.accuracy)
 
-    def _about_confidence(self) -> Finding | None:
+    def _about_confidence(self) -> Iterator[Finding]:
         low, high = self.values.low, self.values.high
-        if low >= 0 and high <= 1:
-            return None
-        what = "percent: divide it by 100" if low >= 0 and 1 < high <= 100 else "no probability"
-        text = f"confidence ranges from {low:g} to {high:g}, not within 0..1: it looks like {what}"
-        return _serious("confidence", text)
+        if low < 0 or high > 1:
+            what = "percent: divide it by 100" if low >= 0 and 1 < high <= 100 else "no probability"
+            yield _finding("confidence", low=low, high=high, what=what)
 
-    def _about_logits(self) -> Finding | None:
+    def _about_logits(self) -> Iterator[Finding]:
         if self.share("distribution") > _NEARLY_ALL:
-            text = (
-                "the logits are probabilities: every value is within 0..1 and the rows add up to 1. "
-                "Softmax would be applied a second time; name them as probs"
-            )
-            return _serious("probs-as-logits", text)
+            yield _finding("probs-as-logits")
         if self.k == 2 and self.share("zero-and-fraction") > _NEARLY_ALL and self.values.high > 0.6:
-            text = "the one column of logits lies within 0..1: it looks like a probability of class 1; name it as probs"
-            return _serious("probs-as-logits", text)
+            yield _finding("prob-as-logit")
         if self.share("log-distribution") > _NEARLY_ALL:
-            text = "the logits are log-probabilities. That is harmless: softmax gives back the same probabilities"
-            return _note("log-probs-as-logits", text)
-        return None
+            yield _finding("log-probs-as-logits")
 
-    def _about_probs(self) -> Finding | None:
+    def _about_probs(self) -> Iterator[Finding]:
         wrong, sums, values = 1 - self.share("adds-up"), self.sums, self.values
         if self.share("within-unit") < _NEARLY_ALL:
-            if self.share("log-distribution") > _NEARLY_ALL:
-                kind, name = "log-probabilities: name them as log_probs", "log-probs-as-probs"
-            elif values.low >= 0 and abs(sums.mean - 100) < 1:
-                kind, name = "percent: divide them by 100", "percent"
-            else:
-                kind, name = "logits: name them as logits", "logits-as-probs"
-            return _serious(name, f"the probs range from {values.low:g} to {values.high:g}: they look like {kind}")
+            percent = values.low >= 0 and abs(sums.mean - 100) < 1
+            logs = self.share("log-distribution") > _NEARLY_ALL
+            name = "log-probs-as-probs" if logs else "percent" if percent else "logits-as-probs"
+            yield _finding(name, low=values.low, high=values.high)
         if wrong > 1 - _NEARLY_ALL and bool(((self.columns.total - 1).abs() < 0.05).all()):
-            text = (
-                f"each class adds up to 1 over the samples, and the rows to {sums.mean:.4g}: "
-                "softmax was taken over the wrong axis, or the classes lie on axis 0"
-            )
-            return _serious("class-axis", text)
+            yield _finding("class-axis", mean=sums.mean)
         if wrong > 0:
-            text = (
-                f"{_rows(round(wrong * self.usable), self.usable)} of probs do not add up to 1 but to "
-                f"{sums.low:.4g} .. {sums.high:.4g} (mean {sums.mean:.4g}): one sigmoid per class, or classes left "
-                "out? Divide each row by its sum if the classes exclude each other"
-            )
-            return _serious("sums", text)
+            rows = _rows(round(wrong * self.usable), self.usable)
+            yield _finding("sums", rows=rows, low=sums.low, high=sums.high, mean=sums.mean)
         if max(1 - sums.low, sums.high - 1) > 0.002:
-            return _note("rounded", f"the rows of probs add up to {sums.low:.4f} .. {sums.high:.4f}: rounded values")
+            yield _finding("rounded", low=sums.low, high=sums.high)
         if self.counts["true-class-zero"]:
-            count = _rows(self.counts["true-class-zero"], self.usable)
-            return _note("zero", f"{count} give the true class the probability 0: the NLL is infinite")
-        return None
+            yield _finding("zero", rows=_rows(self.counts["true-class-zero"], self.usable))
 
-    def _about_log_probs(self) -> Finding | None:
-        if self.share("log-distribution") > _NEARLY_ALL:
-            return None
+    def _about_log_probs(self) -> Iterator[Finding]:
         if self.share("distribution") > _NEARLY_ALL:
-            return _serious("probs-as-log-probs", "the log_probs are probabilities: name them as probs")
-        rows = _rows(self.usable - self.counts["log-distribution"], self.usable)
-        text = f"the log_probs are not normalised at {rows}: they look like logits; name them as logits"
-        return _serious("logits-as-log-probs", text)
-
-    def _about_second_softmax(self, k: int) -> Iterator[Finding]:
-        if self.share("softmax-of-distribution") > _NEARLY_ALL and self.accuracy >= self.confidence + 0.05:
-            text = (
-                f"softmax was applied twice: no confidence exceeds {np.e / (np.e + k - 1):.4f}, the most that softmax "
-                f"can make of {k} probabilities, at an accuracy of {self.accuracy:.2%}. "
-                "Save the scores before the last softmax"
-            )
-            yield _serious("double-softmax", text)
+            yield _finding("probs-as-log-probs")
+        elif self.share("log-distribution") <= _NEARLY_ALL:
+            rows = _rows(self.usable - self.counts["log-distribution"], self.usable)
+            yield _finding("logits-as-log-probs", rows=rows)
 
     def _about_constants(self) -> Iterator[Finding]:
         if self.k is None or self.usable == 1:
             return
         constant = (self.columns.low == self.columns.high).nonzero().flatten().tolist()
         if len(constant) == self.k:
-            yield _serious("constant", "all rows are the same")
+            yield _finding("constant")
         elif constant and self.k > 2:  # of two classes the reader may have made one up, from a file with one column
-            yield _serious("constant-class", f"{_classes(constant, self.k)} the same score in every row")
+            yield _finding("constant-class", classes=_classes(constant, self.k))
 
     def _about_labels(self) -> Iterator[Finding]:
         present = int((self.labels > 0).sum())
         if self.strangers:
             yield self._about_strangers()
         elif present == 1 and self.usable > 1 and self.stated:
-            yield _note("one-label", f"every answer is {'right' if self.right else 'wrong'}: calibration takes both")
+            yield _finding("one-answer", answer="right" if self.right else "wrong")
         elif present == 1 and self.usable > 1:
-            yield _serious("one-label", f"every label is {int(self.labels.argmax())}")
+            yield _finding("one-label", label=int(self.labels.argmax()))
         elif self.k is not None and present < self.k and self.usable >= 20 * self.k:
             missing = (self.labels == 0).nonzero().flatten().tolist()
-            text = f"{_classes(missing, self.k)} no sample: classwise numbers say nothing about them"
-            yield _note("missing-class", text)
+            yield _finding("missing-class", classes=_classes(missing, self.k))
 
     def _about_strangers(self) -> Finding:
         rows, top = _rows(self.strangers.total(), self.usable), (self.k or 0) - 1
         if set(self.strangers) == {top + 1} and self.labels.numel() and int(self.labels[0]) == 0:
-            text = f"labels run from 1 to {top + 1}: they count from 1, the classes from 0; subtract 1"
-            return _serious("labels-from-1", text)
+            return _finding("labels-from-1", k=top + 1)
         if len(self.strangers) == 1:
-            (value,) = self.strangers
-            text = (
-                f"{rows} have the label {value}, outside 0..{top}: if it marks what does not count, "
-                f"leave it out with --ignore-index {value}"
-            )
-            return _serious("ignore-label", text)
+            return _finding("ignore-label", rows=rows, top=top, label=next(iter(self.strangers)))
         some = ", ".join(map(str, sorted(self.strangers)[:5])) + (", ..." if len(self.strangers) > 5 else "")
-        text = f"{rows} have labels outside 0..{top} ({some}): labels of another data set, or classes left out"
-        return _serious("labels", text)
+        return _finding("labels", rows=rows, top=top, some=some)
 
     def _about_agreement(self) -> Iterator[Finding]:
         """Labels and predictions that are each fine but do not belong together."""
@@ -396,21 +344,13 @@ class _Seen:
         never = ((predicted == 0) & (labels > 0)).nonzero().flatten().tolist()
         shift, count = max(self.off_by_one.items(), key=itemgetter(1))
         if count / self.usable > accuracy + 0.3 and self.k != 2:
-            text = (
-                f"the predicted class is the label {shift:+d} in {count / self.usable:.2%} of the rows, "
-                f"and the label itself in {accuracy:.2%}: one of the two counts from another number"
-            )
-            yield _serious("shifted-labels", text)
+            yield _finding("shifted-labels", shift=shift, share=count / self.usable, accuracy=accuracy)
         elif int((predicted > 0).sum()) == 1 and self.usable >= 20:
-            yield _serious("one-prediction", f"class {int(predicted.argmax())} is predicted at every row")
+            yield _finding("one-prediction", label=int(predicted.argmax()))
         elif self.usable >= 100 and accuracy < chance + noise and confidence > chance + 0.3:
-            text = (
-                f"the accuracy is {accuracy:.2%}, what chance gives ({chance:.2%}), at a mean confidence of "
-                f"{confidence:.2%}: the labels are in another order or of other classes than the scores"
-            )
-            yield _serious("shuffled-labels", text)
+            yield _finding("shuffled-labels", accuracy=accuracy, chance=chance, confidence=confidence)
         elif self.k is not None and self.usable >= 20 * self.k and never:
-            yield _note("never-predicted", f"{_classes(never, self.k)} samples but no prediction")
+            yield _finding("never-predicted", classes=_classes(never, self.k))
 
 
 class _Range:

@@ -77,8 +77,8 @@ class Shift:
         return (
             f"Of {len(shifted)} conditions the clean temperature {self.temperature:.3f} keeps {counts['holds']} "
             f"calibrated, lowers the ECE of {counts['helps']} but not to within noise, and raises that of "
-            f"{counts['hurts']}; worst is {worst.corruption} {worst.severity}, with an ECE of {worst.scaled_ece:.2%} "
-            f"after it."
+            f"{counts['hurts']}. The worst is {worst.corruption} {worst.severity}, with an ECE of "
+            f"{worst.scaled_ece:.2%} at that temperature."
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -100,9 +100,9 @@ def sweep(
     ``outputs(corrupt)`` gives batches of (logits, target, index) of ``samples`` test samples whose images, in 0..1,
     went through ``corrupt(images, index)``; that is None for the images as they are.
     """
-    yield _measure(CLEAN, 0, outputs(None), temperature, samples, void)
-    for one in corruptions:
-        yield _measure(one.name, one.severity, outputs(one), temperature, samples, void)
+    for one in (None, *corruptions):
+        name, severity = (one.name, one.severity) if one else (CLEAN, 0)
+        yield _measure(name, severity, outputs(one), temperature, samples, void)
 
 
 def of_model(

@@ -26,8 +26,8 @@ from acls.calibrators import (
     make_calibrator,
 )
 from acls.calibrators.affine import _walk
-from acls.calibrators.isotonic_tables import pool_adjacent_violators
 from acls.calibrators.logistic import log_complement
+from acls.calibrators.tables import pool_adjacent_violators
 from acls.errors import InputError
 from tests.calibrators.synthetic import overconfident, sample, well_calibrated
 from tests.calibrators.test_temperature import golden_logits

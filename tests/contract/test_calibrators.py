@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from acls.calibrators import REGISTRY, Calibrator, Temperature, make_calibrator
-from acls.calibrators.vector import Affine
+from acls.calibrators.affine import Affine
 from acls.errors import InputError
 from tests.calibrators.synthetic import overconfident, well_calibrated
 

@@ -124,7 +124,7 @@ def test_a_single_column_of_probabilities_is_told_from_logits(tmp_path):
     p = make(500, 2, "probs")
     np.savez(tmp_path / "b.npz", score=p.scores[:, 1], labels=p.labels)
     as_logits = examine(open_batches(tmp_path / "b.npz", Columns(logits="score"), check=False))
-    assert [finding.name for finding in as_logits.findings] == ["probs-as-logits"]
+    assert [finding.name for finding in as_logits.findings] == ["prob-as-logit"]
     assert examine(open_batches(tmp_path / "b.npz", Columns(probs="score"), check=False)).findings == []
 
 

@@ -54,12 +54,22 @@ def test_the_clean_condition_of_a_run_with_passes_is_what_the_run_reports(tmp_pa
     assert clean.ece == pytest.approx(result.test["ece"], abs=1e-4)
 
 
-def test_the_command_prints_a_table_json_and_a_figure(run, tmp_path, capsys):
+def test_the_command_prints_a_table_json_and_a_figure(run, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     options = ["--corruptions", "dark,jpeg", "--severity", "1,4-5", "--limit", "100", "--quiet"]
     assert main(["shift", str(run), *options]) == 0
     told = capsys.readouterr().out
     assert "Of 6 conditions" in " ".join(told.partition("\n\n")[0].split())  # the verdict comes first
     assert any(line.split()[:2] == ["corruption", "severity"] for line in told.splitlines())
+    assert max(map(len, told.splitlines())) <= 80
+    assert "floor at T %" in told  # room is made by leaving out the floors before T, which says the least
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["shift", str(run), *options]) == 0
+    narrow = capsys.readouterr().out
+    assert max(map(len, narrow.splitlines())) <= 60
+    assert all(line.split()[-1] in ("T", "holds", "helps", "hurts") for line in narrow.split("\n\n")[1].splitlines())
+    assert f"T: whether the temperature {of_model(run, corruptions=[]).temperature:.3f}" in narrow
+    assert "Best T" in narrow
     assert main(["shift", str(run), *options, "--json", "--figure", str(tmp_path / "shift.png")]) == 0
     plain = json.loads(capsys.readouterr().out)
     assert [row["severity"] for row in plain["conditions"]] == [0, 1, 4, 5, 1, 4, 5]

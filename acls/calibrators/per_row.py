@@ -1,0 +1,258 @@
+"""A temperature that depends on the row: by a small network, by a detector of mistakes, or by the entropy."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import field, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from acls.calibrators.base import Calibrator, Outcome
+from acls.calibrators.calibration_set import CalibrationSet, Chunk, Passes
+from acls.calibrators.lbfgs import descend
+from acls.calibrators.logistic import fit_logistic
+from acls.calibrators.tables import interpolate, pool_adjacent_violators
+from acls.calibrators.temperature import solve
+from acls.errors import InputError
+from acls.options import option
+
+LARGEST_FACTOR = 3.0
+"""The log of how far a row's temperature may be from the common one."""
+STEPS = 200
+
+
+class PTS(Calibrator):
+    """Divide each row's logits by its own temperature, a small network's function of its largest logits.
+
+    ``T(z) = T0 exp(net(top_k(z) - mean(z)))`` with T0 the best common temperature and a net that starts at 0, so the
+    fit starts at temperature scaling and only improves on it; ``objective="mse"`` is the authors'. Trained by L-BFGS on
+    all rows at once; ``seed`` sets the first weights. (Tomani, Cremers and Buettner, ECCV 2022; they take |net| for T)
+    """
+
+    keeps_ranking = True
+    paper = "Tomani et al., ECCV 2022"
+
+    top: int = option(default=10, within="[1, inf)")
+    hidden: int = option(default=5, within="[1, inf)")
+    weight_decay: float = 1e-3
+    objective: str = option(default="nll", choices=("nll", "mse"))
+    seed: int = 0
+
+    temperature: Tensor = field(init=False)
+    mean: Tensor = field(init=False)
+    scale: Tensor = field(init=False)
+    weight1: Tensor = field(init=False)
+    bias1: Tensor = field(init=False)
+    weight2: Tensor = field(init=False)
+    bias2: Tensor = field(init=False)
+    weight3: Tensor = field(init=False)
+
+    def _fit(self, data: CalibrationSet) -> Outcome:
+        logits, labels, weight = data.all()
+        solved = solve(data)
+        share = weight.double() / weight.sum(dtype=torch.float64)
+        features = _top_logits(logits, self.top).double()
+        mean = share @ features
+        scale = (share @ (features - mean).square()).sqrt().clamp(min=1e-6 * float(features.abs().max()) + 1e-30)
+        self._learn(logits, temperature=solved.temperature, mean=mean, scale=scale)
+        z, x = logits.double() * solved.beta, (features - mean) / scale
+        hits = torch.nn.functional.one_hot(labels, z.shape[1])
+
+        def objective(weights: list[Tensor]) -> Tensor:
+            log_probs = (z * (-_network(x, *weights)).exp()[:, None]).log_softmax(1)
+            if self.objective == "nll":
+                losses = torch.nn.functional.nll_loss(log_probs, labels, reduction="none")
+            else:
+                losses = (log_probs.exp() - hits).square().mean(1)
+            return share @ losses + self.weight_decay * sum(w.square().sum() for w in weights[::2])
+
+        names = ("weight1", "bias1", "weight2", "bias2", "weight3")
+        self._learn(logits, **dict(zip(names, descend(objective, self._first_weights(x), STEPS), strict=True)))
+        return replace(solved, gap=None)
+
+    def _first_weights(self, x: Tensor) -> list[Tensor]:
+        generator = torch.Generator().manual_seed(self.seed)
+        sizes = [x.shape[1], self.hidden, self.hidden]
+        weights: list[Tensor] = []
+        for before, after in itertools.pairwise(sizes):
+            bound = math.sqrt(6 / (before + after))
+            first = torch.rand((after, before), generator=generator, dtype=torch.float64) * 2 * bound - bound
+            weights += [first.to(x.device), torch.zeros(after, dtype=torch.float64, device=x.device)]
+        weights.append(torch.zeros(self.hidden, dtype=torch.float64, device=x.device))
+        return weights
+
+    def _transform(self, rows: Tensor) -> Tensor:
+        x = (_top_logits(rows, self.top) - self.mean) / self.scale
+        factor = _network(x, self.weight1, self.bias1, self.weight2, self.bias2, self.weight3)
+        return (rows / self.temperature * (-factor).exp()[:, None]).log_softmax(1)
+
+    def _reset(self, like: Tensor) -> None:
+        self._learn(like, temperature=1.0, weight3=torch.zeros(self.hidden))
+
+
+def _top_logits(logits: Tensor, top: int) -> Tensor:
+    return logits.topk(min(top, logits.shape[1]), dim=1).values - logits.mean(1, keepdim=True)
+
+
+def _network(x: Tensor, weight1: Tensor, bias1: Tensor, weight2: Tensor, bias2: Tensor, weight3: Tensor) -> Tensor:
+    """Return the log of each row's temperature over the common one, within the largest factor."""
+    hidden = torch.addmm(bias2, torch.addmm(bias1, x, weight1.T).relu(), weight2.T).relu()
+    return LARGEST_FACTOR * torch.tanh(hidden @ weight3 / LARGEST_FACTOR)
+
+
+TOP = 5
+"""Log-probabilities that the detector of mistakes looks at, from the largest down."""
+
+
+class Selective(Calibrator):
+    """Tell positions that look wrong from the others, and scale either kind by its own temperature.
+
+    Miscalibration of segmentation networks lies in their mistakes: a logistic regression on the largest
+    log-probabilities detects them (where it says ``> threshold``), and each side gets the temperature that minimises
+    its NLL. With a single temperature for both this is temperature scaling, so it never does worse on its fitting
+    data. (After Wang, Gong and Wang, CVPR 2023, who train the detector as a small network)
+    """
+
+    keeps_ranking = True
+    streams = True
+    paper = "Wang et al., CVPR 2023"
+
+    threshold: float = 0.5
+
+    temperature: Tensor = field(init=False)
+    """Of what looks right, and of what looks wrong."""
+    weight: Tensor = field(init=False)
+    bias: Tensor = field(init=False)
+
+    def _fit(self, data: CalibrationSet) -> Outcome:
+        def problems(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+            features = _top_log_probs(logits.double())
+            ones = torch.ones_like(features[:, :1])
+            return torch.cat([features, ones], dim=1)[:, None], (logits.argmax(1) != labels)[:, None]
+
+        values, gap = fit_logistic(data, problems, soft_targets=True)
+        like = data.first()[0]
+        self._learn(like, weight=values[0, :-1], bias=values[0, -1])
+        sides = {name: Passes(partial(self._side, data, name == "wrong")) for name in ("right", "wrong")}
+        solved = {name: solve(side) for name, side in sides.items() if next(iter(side), None)}
+        common = next(iter(solved.values()))
+        betas = torch.tensor([solved.get(name, common).beta for name in sides], dtype=torch.float64)
+        self._learn(like, temperature=1 / betas)
+        warnings = tuple(
+            f"among what looks {name}: {warning}" for name, side in solved.items() for warning in side.warnings
+        )
+        if "wrong" not in solved:
+            warnings += (f"nothing looks wrong at threshold {self.threshold}: this is temperature scaling",)
+        return Outcome(gap=gap, at_boundary=any(side.at_boundary for side in solved.values()), warnings=warnings)
+
+    def looks_wrong(self, rows: Tensor) -> Tensor:
+        """Return for each row of logits whether the detector takes its top class for a mistake."""
+        chance = (_top_log_probs(rows) @ self.weight.to(rows.dtype) + self.bias).sigmoid()
+        return chance > self.threshold
+
+    def _side(self, data: CalibrationSet, wrong: bool) -> Iterator[Chunk]:
+        """Yield the rows that look wrong, or those that look right."""
+        for logits, labels, weight in data:
+            own = self.looks_wrong(logits) == wrong
+            if own.any():
+                yield logits[own], labels[own], weight[own]
+
+    def _transform(self, rows: Tensor) -> Tensor:
+        temperature = torch.where(self.looks_wrong(rows), self.temperature[1], self.temperature[0])
+        return (rows / temperature[:, None]).log_softmax(1)
+
+    def _reset(self, like: Tensor) -> None:
+        self._learn(like, temperature=torch.ones(2))
+
+
+def _top_log_probs(logits: Tensor) -> Tensor:
+    return logits.log_softmax(1).topk(min(TOP, logits.shape[1]), dim=1).values
+
+
+MOST_HELD_OUT = 500
+BINS = 20
+
+
+class MetaCal(Calibrator):
+    """Give the uniform distribution to rows whose entropy is above a threshold, temperature scaling to the others.
+
+    ``constraint="miscoverage"`` sets the threshold so that a share ``alpha`` of right predictions is given up;
+    ``constraint="coverage-accuracy"`` so that what is kept has the given ``accuracy``. The threshold comes from a
+    random part of the fitting data (``seed``), the temperature from the rest. Rejected rows lose their prediction, so
+    this is for those who act on the kept ones alone; set ``guard=False`` to hold the bound even where the NLL rises.
+    (Ma and Blaschko, ICML 2021)
+    """
+
+    no_weights = "it draws a random part of the rows, each as one; repeat rows instead, or fit Temperature"
+    paper = "Ma and Blaschko, ICML 2021"
+
+    constraint: str = option(default="miscoverage", choices=("miscoverage", "coverage-accuracy"))
+    alpha: float = option(default=0.05, within="(0, 1)")
+    accuracy: float = option(default=0.97, within="(0, 1)")
+    seed: int = 0
+
+    temperature: Tensor = field(init=False)
+    threshold: Tensor = field(init=False)
+
+    def _fit(self, data: CalibrationSet) -> Outcome:
+        logits, labels, weight = data.all()
+        entropy, right = _entropy(logits.double()), logits.argmax(1) == labels
+        order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(self.seed)).to(labels.device)
+        if self.constraint == "miscoverage":
+            candidates = order[right[order]]
+            held_out = candidates[: max(1, min(MOST_HELD_OUT, len(candidates) // 10))]
+            if len(held_out) == 0:
+                raise InputError("no prediction is right, so there is no coverage to keep: check labels and logits")
+            threshold = torch.quantile(entropy[held_out], 1 - self.alpha, interpolation="higher")
+        else:
+            held_out = order[: max(1, min(MOST_HELD_OUT, len(order) // 10))]
+            threshold = _threshold_for(self.accuracy, entropy[held_out], right[held_out])
+        rest = torch.ones_like(right)
+        rest[held_out] = False
+        kept = rest & (entropy < threshold)
+        if not kept.any():
+            kept = torch.ones_like(right)
+        solved = solve([(logits[kept], labels[kept], weight[kept])])
+        self._learn(logits, temperature=solved.temperature, threshold=threshold)
+        return solved
+
+    def keeps(self, logits: Tensor) -> Tensor:
+        """Return for each row of logits whether its prediction is kept."""
+        return _entropy(logits) < self.threshold
+
+    def _transform(self, rows: Tensor) -> Tensor:
+        scaled = (rows / self.temperature).log_softmax(1)
+        return torch.where(self.keeps(rows)[:, None], scaled, -math.log(rows.shape[1]))
+
+    def _reset(self, like: Tensor) -> None:
+        self._learn(like, temperature=1.0, threshold=torch.inf)
+
+
+def _entropy(logits: Tensor) -> Tensor:
+    log_probs = logits.log_softmax(1)
+    return -(log_probs.exp() * log_probs).sum(1)
+
+
+def _threshold_for(accuracy: float, entropy: Tensor, right: Tensor) -> Tensor:
+    """Return the entropy below which the accuracy is as asked: accuracy as a non-increasing function of coverage."""
+    order = entropy.argsort()
+    bins = torch.tensor_split(torch.arange(len(order), device=order.device), min(BINS, len(order)))
+    edge = torch.stack([entropy[order[own[-1]]] for own in bins])
+    running = torch.stack([right[order[: own[-1] + 1]].double().mean() for own in bins])
+    at = torch.arange(len(bins), dtype=torch.float64, device=order.device)
+    # Accuracy cannot rise with entropy but by chance: pool where it does.
+    x, y = pool_adjacent_violators(at, -running)
+    smooth = -interpolate(at[:, None], x[None], y[None])[:, 0]
+    good = (smooth >= accuracy).nonzero().flatten()
+    if len(good) == len(bins):
+        return torch.tensor(torch.inf, dtype=torch.float64, device=order.device)
+    if len(good) == 0:
+        raise InputError(
+            f"accuracy={accuracy} is out of reach: the most certain rows are right in {float(smooth[0]):.3f} of cases; "
+            "ask for less"
+        )
+    return edge[good[-1]]
