@@ -88,7 +88,8 @@ def run(args: argparse.Namespace) -> int:
         say_paragraphs(
             "",
             f"T: whether the temperature {found.temperature:.3f} of the clean validation part holds here (ECE within "
-            "noise), or else helps or hurts. Floor: the ECE of a calibrated model at this n. Best T: what would fit here.",
+            "noise), or else helps or hurts. Floor: the ECE of a calibrated model at this n. "
+            "Best T: what would fit here.",
         )
         if found.dense:
             say_paragraphs("Pixels of one image are not independent: the noise floors are too low.")
