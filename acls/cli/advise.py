@@ -23,7 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "json", "force", figure="draw accuracy against ECE: .png, .svg or .pdf")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Print the rules and what they keep."""
     from acls.report.tables import Table, percent
     from acls.study.advisor import advise, read_history
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
         sweeps.save_front({"epochs": [(one.accuracy, one.ece) for one in advice.epochs]}, args.figure)
     if args.json:
         say(args, asdict(advice))
-        return 0
+        return
     table = Table(["keep by", "epoch", "accuracy %", "NLL", "ECE %", "ECE % after T", "good for"], align="lrrrrrl")
     for rule in advice.rules:
         one = rule.keep
@@ -51,4 +51,3 @@ def run(args: argparse.Namespace) -> int:
         f"= {advice.epochs[0].n:,}); their ECE ranges from {percent(low)} to {percent(high)} %. `acls train --select "
         "nll` keeps the epoch of the lowest NLL.",
     )
-    return 0

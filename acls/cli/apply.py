@@ -14,13 +14,9 @@ from __future__ import annotations
 import argparse
 import itertools
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from acls.cli.common import FILES, add_columns, add_shared, batches_of, check_out, say, with_progress
 from acls.errors import InputError
-
-if TYPE_CHECKING:
-    from acls.predictions import Predictions
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_columns(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Calibrate slice by slice."""
     from acls.calibrators import Calibrator
     from acls.predictions import save_batches
@@ -51,11 +47,8 @@ def run(args: argparse.Namespace) -> int:
             f"{args.calibrator} was fitted to {kinds[calibrator.stated]}, but {args.source} holds {kinds[stated]}"
         )
 
-    def calibrated(batch: Predictions) -> Predictions:
-        return replace(batch.calibrated(calibrator), meta={**batch.meta, "calibrator": repr(calibrator)})
-
-    save_batches(args.out, map(calibrated, with_progress(args, batches)))
+    about = {"calibrator": repr(calibrator)}
+    shown = with_progress(args, batches)
+    save_batches(args.out, (replace(p.calibrated(calibrator), meta={**p.meta, **about}) for p in shown))
     what = "confidences" if stated else "log-probabilities"
-    told = {"file": args.out, "calibrator": repr(calibrator)}
-    say(args, told, f"{args.out}: {what} calibrated by {calibrator!r}")
-    return 0
+    say(args, {"file": args.out, **about}, f"{args.out}: {what} calibrated by {calibrator!r}")

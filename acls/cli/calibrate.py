@@ -56,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_columns(parser, weight=True)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Fit, judge, show, save."""
     check_out(args, args.out, "calibrator", args.val, args.test)
     from acls.calibrators import make_calibrators
@@ -82,7 +82,6 @@ def run(args: argparse.Namespace) -> int:
         say(args, {**plain, "saved": args.out if saved else None})
     else:
         _print(args, advice, tested, saved)
-    return 0
 
 
 def _read(args: argparse.Namespace) -> Predictions:

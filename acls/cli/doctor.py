@@ -13,12 +13,8 @@ Examples:
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from acls.cli.common import FILES, add_columns, add_shared, batches_of, say, say_paragraphs, with_progress
-
-if TYPE_CHECKING:
-    from acls.watch.doctor import Diagnosis
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -35,12 +31,13 @@ def run(args: argparse.Namespace) -> int:
     """Print the findings; 1 if one is serious."""
     from acls.watch.doctor import examine
 
-    def look(path: str) -> Diagnosis:
-        return examine(with_progress(args, batches_of(args, path, check=False)), ignore_index=args.ignore_index)
-
-    found = look(args.file)
-    if args.against is not None:
-        found = found.against(look(args.against), args.against)
+    found, *others = (
+        examine(with_progress(args, batches_of(args, path, check=False)), ignore_index=args.ignore_index)
+        for path in (args.file, args.against)
+        if path is not None
+    )
+    for other in others:
+        found = found.against(other, args.against)
     if args.json:
         say(args, {"file": args.file, **found.as_json()})
     else:

@@ -66,10 +66,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_columns(parser, several=True, weight=True)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Evaluate every model and print the results."""
     if args.protocol is not None:
-        return _run_protocols(args)
+        _run_protocols(args)
+        return
     from acls.results import differences
 
     models = models_of(args)
@@ -81,10 +82,9 @@ def run(args: argparse.Namespace) -> int:
         say(args, _as_json(args, results, compared))
     else:
         _print(args, results, compared)
-    return 0
 
 
-def _run_protocols(args: argparse.Namespace) -> int:
+def _run_protocols(args: argparse.Namespace) -> None:
     """Print the numbers of one or all named conventions, and how they differ."""
     from acls.metrics.protocols import PROTOCOLS, protocol
     from acls.predictions import open_batches
@@ -100,7 +100,7 @@ def _run_protocols(args: argparse.Namespace) -> int:
         whys = {one.name: one.why for one in chosen}
         objects = [{"file": title, "protocols": measured, "why": whys} for title, measured in found.items()]
         say(args, objects[0] if len(objects) == 1 else {"files": objects})
-        return 0
+        return
     for title, measured in found.items():
         print(f"{title}:\n")
         show_table(args, protocol_table(measured))
@@ -109,7 +109,6 @@ def _run_protocols(args: argparse.Namespace) -> int:
         used = any(one.name in measured for measured in found.values())
         needs = "the image of each row (--image NAME)" if one.images else "the scores of all classes"
         say_paragraphs(f"{one.name}: {one.why if used else f'left out, as it needs {needs}'}.")
-    return 0
 
 
 def _evaluated(args: argparse.Namespace, title: str, path: str, columns: Columns, compare: bool) -> Result:

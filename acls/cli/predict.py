@@ -34,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_data(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Predict and save."""
     from acls.predictions.writers import check_suffix
     from acls.train import predict_run
@@ -50,4 +50,3 @@ def run(args: argparse.Namespace) -> int:
     told = {"file": args.out, "n": len(predictions), "classes": predictions.n_classes, "accuracy": accuracy}
     if args.json or not args.quiet:
         say(args, told, said)
-    return 0

@@ -28,13 +28,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, json="print one JSON object instead")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Print the list, or the recipe."""
     if args.name and not (args.models or args.data):
         plain = to_plain(find(args.name))
         about = [f"# {line}".rstrip() for line in (inspect.getdoc(RECIPES[args.name]) or "").splitlines()]
         say(args, plain, *about, require("yaml", extra="train").safe_dump(plain, sort_keys=False).rstrip())
-        return 0
+        return
     if args.models:
         from acls.models import CATALOGUE as models
 
@@ -48,4 +48,3 @@ def run(args: argparse.Namespace) -> int:
     # Without the command in it, which `acls recipes NAME` shows.
     plainly = (f"{name}: {re.sub(r' ``.*?``', '', text)}" for name, text in about_all.items())
     say(args, about_all, *(textwrap.fill(line, 79, subsequent_indent="    ") for line in plainly))
-    return 0

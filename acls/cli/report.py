@@ -50,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_columns(parser, several=True)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Measure, write, and say where it is."""
     from acls.report.gallery import write_figures
     from acls.report.page import rank_subjects, results, write
@@ -86,7 +86,6 @@ def run(args: argparse.Namespace) -> int:
         print(f"report: {page}")
     if args.open:
         webbrowser.open(page.absolute().as_uri())
-    return 0
 
 
 def _subjects(args: argparse.Namespace) -> list[Subject]:

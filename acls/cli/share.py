@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "json", quiet="print nothing but errors")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Copy, and say what there is."""
     from acls.study.share import share
     from acls.study.store import Store
@@ -37,4 +37,3 @@ def run(args: argparse.Namespace) -> int:
     said = f"{count} runs ({added} new), {size / 1e6:.1f} MB: {args.out}; acls report {args.out} writes the page"
     if args.json or not args.quiet:
         say(args, {"folder": args.out, "runs": count, "bytes": size}, said)
-    return 0

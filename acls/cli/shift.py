@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
 
 from acls.cli.common import add_shared, check_out, say, say_paragraphs, show_table
 from acls.cli.settings import add_data, data_of, settings_of
@@ -23,9 +22,6 @@ from acls.data import DataOptions
 from acls.errors import InputError
 from acls.models import ModelOptions
 from acls.options import leaves, number, override
-
-if TYPE_CHECKING:
-    from acls.watch.shift import Condition
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_data(parser, known)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Measure, and print the table."""
     severities = _severities(args.severity)
     check_out(args, args.figure, "figure", args.source)
@@ -61,16 +57,10 @@ def run(args: argparse.Namespace) -> int:
     else:
         data, model = data_of(args), None
     names = list(CORRUPTIONS) if args.corruptions == "all" else [name.strip() for name in args.corruptions.split(",")]
-    found = of_model(
-        args.source,
-        data=data,
-        model=model,
-        corruptions=names,
-        severities=severities,
-        limit=args.limit,
-        seed=args.seed,
-        note=_progress if sys.stderr.isatty() and not args.quiet else lambda _: None,
-    )
+    chosen = {"corruptions": names, "severities": severities, "limit": args.limit, "seed": args.seed}
+    if sys.stderr.isatty() and not args.quiet:
+        chosen["note"] = lambda one: print(f"{one.corruption} {one.severity}: ECE {one.ece:.2%}", file=sys.stderr)
+    found = of_model(args.source, data=data, model=model, **chosen)
     if args.json:
         say(args, found.as_json())
     else:
@@ -98,7 +88,6 @@ def run(args: argparse.Namespace) -> int:
         from acls.report.figures.style import save
 
         save(plot(found), args.figure)
-    return 0
 
 
 def _severities(text: str) -> list[int]:
@@ -111,7 +100,3 @@ def _severities(text: str) -> list[int]:
     if not found or not set(found) <= set(range(1, 6)):
         raise InputError(f"--severity: expected levels from 1 to 5, as in 3, 1-5 or 1,3,5, got {text!r}")
     return sorted(set(found))
-
-
-def _progress(one: Condition) -> None:
-    print(f"{one.corruption} {one.severity}: ECE {one.ece:.2%}", file=sys.stderr)

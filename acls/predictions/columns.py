@@ -54,15 +54,23 @@ class Columns:
     """Whether labels, or ``correct``, may be missing; all rows then carry the label that does not count."""
 
     def __post_init__(self) -> None:
-        said: list[str] = [kind for kind in _SCORES if getattr(self, kind)]
-        if self.confidence or self.predicted or self.correct:
-            said.append("confidences")
-        if len(said) > 1:
-            raise InputError(f"{' and '.join(said)} are both named: name one kind of scores")
+        if len(self._kinds()) > 1:
+            said = " and ".join(self._kinds()).replace("triples", "confidences")
+            raise InputError(f"{said} are both named: name one kind of scores")
         if self.correct and (self.predicted or self.labels):
             raise InputError(
                 "expected correct, or predicted and labels, got both: correct says if a prediction is right"
             )
+
+    @property
+    def kind(self) -> Kind | None:
+        """The kind of scores that is named; None where the file decides."""
+        return next(iter(self._kinds()), None)
+
+    def _kinds(self) -> list[Kind]:
+        named: dict[Kind, Any] = {kind: getattr(self, kind) for kind in _SCORES}
+        named["triples"] = self.confidence or self.predicted or self.correct
+        return [kind for kind, name in named.items() if name]
 
     @classmethod
     def of(cls, **names: str) -> Columns:
@@ -71,8 +79,7 @@ class Columns:
         for name in names:
             if name not in known:
                 raise InputError(f"there is no kind of column {name!r}{suggest(name, known)}")
-        said: dict[str, Any] = dict(names)
-        return cls(**said)
+        return cls(**names)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -162,11 +169,8 @@ def _labels(said: str, scores: tuple[Ref, ...], available: Mapping[str, Field], 
 
 
 def _kind(columns: Columns, available: Mapping[str, Field], where: str) -> Kind:
-    for kind in _SCORES:
-        if getattr(columns, kind):
-            return kind
-    if columns.confidence or columns.predicted or columns.correct:
-        return "triples"
+    if columns.kind is not None:
+        return columns.kind
     present = [kind for kind in _SCORES if any(_present(name, available) for name in _SCORES[kind])]
     if len(present) > 1:
         raise InputError(
@@ -207,21 +211,14 @@ def _one(said: str, role: str, available: Mapping[str, Field], where: str) -> tu
 
 
 def _find(said: str, role: str, available: Mapping[str, Field], where: str) -> tuple[Ref, ...]:
-    exact = _exact(said, available, where)
-    if exact:
-        return (exact,)
-    if "," in said and "[" not in said:
-        refs = []
-        for name in said.split(","):
-            ref = _exact(name.strip(), available, where)
-            if ref is None:
-                raise _missing(name.strip(), role, available, where)
-            refs.append(ref)
-        return tuple(refs)
-    numbered = _numbered(said, available)
-    if numbered:
-        return numbered
-    raise _missing(said, role, available, where)
+    names = [said] if said in available or "[" in said else [name.strip() for name in said.split(",")]
+    refs = [_exact(name, available, where) for name in names]
+    found = tuple(ref for ref in refs if ref is not None)
+    if len(found) < len(names):
+        found = _numbered(said, available)
+    if not found:
+        raise _missing(names[refs.index(None)], role, available, where)
+    return found
 
 
 def _exact(said: str, available: Mapping[str, Field], where: str) -> Ref | None:
@@ -233,12 +230,10 @@ def _exact(said: str, available: Mapping[str, Field], where: str) -> Ref | None:
     shape = available[match[1]].shape
     if shape is None:
         raise InputError(f"{where}: {said!r}: only arrays can be indexed; {match[1]!r} is a column of a table")
-    index = []
-    for number, size in zip(match[2].split(","), shape, strict=False):
-        if not -size <= int(number) < size:
-            raise InputError(f"{where}: {said!r} is out of range: {match[1]!r} has shape {shape}")
-        index.append(int(number) % size)
-    return Ref(match[1], tuple(index))
+    index = list(zip(map(int, match[2].split(",")), shape, strict=False))
+    if not all(-size <= number < size for number, size in index):
+        raise InputError(f"{where}: {said!r} is out of range: {match[1]!r} has shape {shape}")
+    return Ref(match[1], tuple(number % size for number, size in index))
 
 
 def _numbered(prefix: str, available: Mapping[str, Field]) -> tuple[Ref, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -81,14 +81,8 @@ class Predictions:
     ) -> Predictions:
         """Predictions of maps ``(N, K, *D)`` and labels ``(N, *D)``: one row per labelled pixel; image is the map."""
         check_logits(scores)
-        if labels.shape != scores.shape[:1] + scores.shape[2:]:
-            raise InputError(
-                f"expected labels of shape {tuple(scores.shape[:1] + scores.shape[2:])} for scores of shape "
-                f"{tuple(scores.shape)}, got {tuple(labels.shape)}: the same without axis 1, which holds the classes"
-            )
-        pixels = math.prod(scores.shape[2:])
-        image = torch.arange(first_image, first_image + scores.shape[0]).repeat_interleave(pixels)
-        return cls(flatten_logits(scores), labels.reshape(-1).long(), kind, image=image).labelled(ignore_index)
+        columns = flatten_maps({"scores": scores, "labels": labels.long()}, first_image)
+        return cls(kind=kind, **columns).labelled(ignore_index)
 
     @classmethod
     def of_stated(cls, confidence: Tensor, correct: Tensor, *, group: Tensor | None = None) -> Predictions:
@@ -103,17 +97,20 @@ class Predictions:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, ignore_index: int | None = None, **columns: str) -> Predictions:
-        """Read a whole file, memory-mapped where it is stored uncompressed; ``columns`` as in `Columns`.
+        """Read a whole file, folder or glob; ``columns`` as in `Columns`.
 
         ``Predictions.load("nets.npz", logits="resnet20")``. Rows labelled ``ignore_index`` are left out; where it is
         not said, rows labelled -100 stay, for `labelled` to leave out. For what does not fit memory see `open_batches`.
         """
         from acls.predictions.columns import Columns
-        from acls.predictions.readers import load
+        from acls.predictions.readers import open_batches
 
-        if ignore_index is None:
-            return load(path, Columns.of(**columns))
-        return load(path, Columns.of(**columns), ignore_index=ignore_index).labelled(ignore_index)
+        void = IGNORE_INDEX if ignore_index is None else ignore_index
+        parts = list(open_batches(path, Columns.of(**columns), ignore_index=void))
+        if not parts:
+            raise InputError(f"{path} has no rows")
+        whole = cls.concat(parts)
+        return whole if ignore_index is None else whole.labelled(ignore_index)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write ``.npz``, ``.safetensors``, ``.parquet``, ``.csv`` or ``.tsv``, whole or not at all."""
@@ -221,65 +218,46 @@ class Predictions:
 
         ``where`` and ``first_row`` say in the message which file this is a slice of; rows count from 0.
         """
-        for bad, sentence in _faults(self, ignore_index):
+        for bad, sentence, *values in _faults(self, ignore_index):
             if bool(bad.any()):
                 row = int(bad.nonzero()[0])
-                raise InputError(f"{where}: row {first_row + row}: {sentence(row)}")
+                said = sentence.format(*(value[row].item() for value in values))
+                raise InputError(f"{where}: row {first_row + row}: {said}")
 
 
-def _faults(p: Predictions, ignore_index: int) -> Iterator[tuple[Tensor, Callable[[int], str]]]:
-    """Yield, for each thing that can be wrong, which rows have it and the sentence about one of them."""
+def _faults(p: Predictions, ignore_index: int) -> Iterator[tuple[Any, ...]]:
+    """Yield, for each thing that can be wrong, which rows have it, a sentence about one row, and the values in it."""
     if p.scores is None:
         confidence, predicted = p.top()
-        yield confidence.isnan(), lambda _: "confidence is NaN"
-        yield (
-            (confidence < 0) | (confidence > 1),
-            lambda row: f"confidence is {confidence[row]:g}, outside 0..1: divide percent by 100",
-        )
-        yield predicted < 0, lambda row: f"the predicted class is {predicted[row]}; classes count from 0"
+        yield confidence.isnan(), "confidence is NaN"
+        outside = (confidence < 0) | (confidence > 1)
+        yield outside, "confidence is {:g}, outside 0..1: divide percent by 100", confidence
+        yield predicted < 0, "the predicted class is {}; classes count from 0", predicted
         unknown, classes = p.labels < 0, "classes count from 0"
     else:
         # The row maxima alone tell of NaN (they pass it on), of +inf, and of rows with nothing but -inf.
         scores = widened(p.scores)
         best = scores.amax(1)
-        yield best.isnan(), lambda _: f"the {p.kind} hold NaN"
-        yield best.isinf(), lambda row: f"the largest of the {p.kind} is {best[row]:g}"
+        yield best.isnan(), f"the {p.kind} hold NaN"
+        yield best.isinf(), f"the largest of the {p.kind} is {{:g}}", best
         if p.kind == "probs":
             least, total = scores.amin(1), scores.sum(1)
-            yield (
-                (least < 0) | (best > 1 + ONE_TOLERANCE),
-                lambda row: (
-                    f"probs range from {least[row]:g} to {best[row]:g}, outside 0..1: "
-                    "name them as logits or log_probs if that is what they are"
-                ),
-            )
-            yield (
-                (total - 1).abs() > SUM_TOLERANCE,
-                lambda row: (
-                    f"probs add up to {total[row]:g}, not 1: divide each row by its sum, "
-                    "or pass their logarithms as logits, which are normalised"
-                ),
-            )
+            outside = (least < 0) | (best > 1 + ONE_TOLERANCE)
+            way = "name them as logits or log_probs if that is what they are"
+            yield outside, f"probs range from {{:g}} to {{:g}}, outside 0..1: {way}", least, best
+            way = "divide each row by its sum, or pass their logarithms as logits, which are normalised"
+            yield (total - 1).abs() > SUM_TOLERANCE, f"probs add up to {{:g}}, not 1: {way}", total
         elif p.kind == "log_probs":
             total = scores.exp().sum(1)
-            yield (
-                (total - 1).abs() > SUM_TOLERANCE,
-                lambda row: (
-                    f"log_probs are those of probabilities that add up to {total[row]:g}, not 1: "
-                    "name them as logits, which are normalised"
-                ),
+            text = (
+                "log_probs are of probabilities that add up to {:g}, not 1: name them as logits, which are normalised"
             )
+            yield (total - 1).abs() > SUM_TOLERANCE, text, total
         unknown, classes = (p.labels < 0) | (p.labels >= scores.shape[1]), f"outside 0..{scores.shape[1] - 1}"
     if p.weight is not None:
-        weight = p.weight
-        yield ~(weight.isfinite() & (weight >= 0)), lambda row: f"expected a weight of 0 or more, got {weight[row]:g}"
-    yield (
-        unknown & (p.labels != ignore_index),
-        lambda row: (
-            f"the label is {p.labels[row]}, {classes}: --ignore-index {p.labels[row]} (in Python "
-            f"ignore_index={p.labels[row]}) leaves such rows out"
-        ),
-    )
+        yield ~(p.weight.isfinite() & (p.weight >= 0)), "expected a weight of 0 or more, got {:g}", p.weight
+    way = "--ignore-index {0} (in Python ignore_index={0}) leaves such rows out"
+    yield unknown & (p.labels != ignore_index), f"the label is {{0}}, {classes}: {way}", p.labels
 
 
 ZERO = 1e-7
@@ -304,6 +282,35 @@ def to_logits(scores: Tensor, kind: Kind) -> Tensor:
     smallest = scores.masked_fill(zero, math.inf).amin(1, keepdim=True)
     least = torch.finfo(scores.dtype).tiny * torch.finfo(scores.dtype).eps
     return torch.where(zero, (smallest / 2).clamp(least, ZERO), scores).log()
+
+
+def flatten_maps(columns: Mapping[str, Any], first_image: int) -> dict[str, Any]:
+    """Turn maps ``(N, K, *D)`` with labels ``(N, *D)`` into rows of K; each map is an image unless they are given."""
+    labels, scores = columns["labels"], columns["scores"]
+    maps = labels.shape[1:]
+    if scores is not None and scores.shape[2:] != maps:
+        if labels.shape == scores.shape and bool((labels.sum(1) != 1).any()):
+            raise InputError(f"labels have the shape of the scores, {tuple(labels.shape)}: {MULTILABEL}")
+        raise InputError(_shape_trouble(tuple(scores.shape[1:]), tuple(maps)))
+    if not maps:
+        return dict(columns)
+    flat = {"image": torch.arange(first_image, first_image + len(labels)), **columns}
+    for name, column in flat.items():
+        if name == "scores":
+            flat[name] = None if column is None else flatten_logits(column)
+        else:
+            flat[name] = (column if column.ndim > 1 else column.repeat_interleave(maps.numel())).reshape(-1)
+    return flat
+
+
+def _shape_trouble(scores: tuple[int, ...], labels: tuple[int, ...]) -> str:
+    own, expected, got = (str(("n", *shape)).replace("'", "") for shape in (scores, scores[1:], labels))
+    got = f"labels have shape {got}, scores {own}"
+    if labels == scores:
+        return f"{got}: expected one class id per row; of one-hot labels save the argmax over the classes"
+    if labels and scores[:-1] == labels:
+        return f"{got}: the classes belong on axis 1; save the scores with their last axis moved there"
+    return f"{got}: expected labels {expected}, the same without axis 1, which holds the classes"
 
 
 def widened(scores: Tensor) -> Tensor:

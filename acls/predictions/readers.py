@@ -14,9 +14,7 @@ import json
 import math
 import os
 import re
-import struct
 import zipfile
-import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -34,9 +32,9 @@ from torch import Tensor
 from acls.arrays import two_scores
 from acls.errors import InputError, require
 from acls.predictions.columns import Columns, Field, Layout, Ref, resolve
-from acls.predictions.core import MULTILABEL, Kind, Predictions
+from acls.predictions.core import Kind, Predictions, flatten_maps
 from acls.shapes import IGNORE_INDEX
-from acls.storage import CHECKSUMS, checksum, damaged, open_tensors, split_checksums
+from acls.storage import checksum, damaged, open_tensors, split_checksums
 
 Array = NDArray[Any]
 Block = dict[str, list[Array]]
@@ -50,7 +48,6 @@ CELLS = 1 << 21
 META_KEY = b"acls"
 """Under which a parquet file holds the meta."""
 _META_BYTES = 1 << 24
-_DAMAGED = "cannot be read: the file is truncated or damaged"
 
 
 def open_batches(
@@ -99,8 +96,12 @@ class Batches:
         for path in self.files:
             with _open(path) as file:
                 layout = resolve(self.columns, file.fields, str(path))
-                row = 0
-                for block in file.blocks(layout, self.rows):
+                row, blocks = 0, file.blocks(layout, self.rows)
+                while True:
+                    with _reading(f"{path} cannot be read after row {row}: the file is truncated or damaged"):
+                        block = next(blocks, None)
+                    if block is None:
+                        break
                     batch = build(block, layout, file.meta, str(path), row)
                     expected = expected or (batch.kind, batch.n_classes)
                     if (batch.kind, batch.n_classes) != expected:
@@ -112,21 +113,6 @@ class Batches:
                         batch.check(ignore_index=self.ignore_index, where=str(path), first_row=row)
                     row += len(batch)
                     yield batch
-
-
-def load(path: str | os.PathLike[str], columns: Columns, *, ignore_index: int = IGNORE_INDEX) -> Predictions:
-    """Read all of a data set into one `Predictions`; a single file of stored arrays is memory-mapped."""
-    files = _files(path)
-    with _open(files[0]) as file:
-        if len(files) == 1 and isinstance(file, ArrayFile):
-            layout = resolve(columns, file.fields, str(files[0]))
-            whole = _Builder(ignore_index)(file.whole(layout), layout, file.meta, str(files[0]), 0)
-            whole.check(ignore_index=ignore_index, where=str(files[0]))
-            return whole
-    parts = list(open_batches(path, columns, ignore_index=ignore_index))
-    if not parts:
-        raise InputError(f"{path} has no rows")
-    return Predictions.concat(parts)
 
 
 def _files(paths: Paths) -> tuple[Path, ...]:
@@ -211,6 +197,10 @@ class ArrayFile(DataFile):
             raise InputError(f"{self.path}: {str(first)!r} is a single value: expected one value per row")
         for ref in itertools.chain.from_iterable(layout.roles.values()):
             its = self._shape(ref)
+            if self.fields[ref.name].dtype == "object":
+                raise InputError(
+                    f"{self.path}: {str(ref)!r} holds Python objects, which are pickles: save it as an array of numbers"
+                )
             if its[:1] != shape[:1]:
                 raise InputError(
                     f"{self.path}: {str(ref)!r} has shape {its}, but there are {shape[0]} {first}: "
@@ -228,16 +218,8 @@ class ArrayFile(DataFile):
             for start in range(0, n, rows):
                 yield {role: [read(start, min(start + rows, n)) for read in some] for role, some in readers.items()}
 
-    def whole(self, layout: Layout) -> Block:
-        """All rows, memory-mapped where they are stored as they are."""
-        self.n_rows(layout)
-        return {role: [self._whole(ref) for ref in refs] for role, refs in layout.roles.items()}
-
     @abstractmethod
     def _reader(self, ref: Ref, n: int, stack: ExitStack) -> Read: ...
-
-    @abstractmethod
-    def _whole(self, ref: Ref) -> Array: ...
 
     def _shape(self, ref: Ref) -> tuple[int, ...]:
         return (self.fields[ref.name].shape or ())[len(ref.index) :]
@@ -270,37 +252,15 @@ class SafetensorsFile(ArrayFile):
                 part = file.get_slice(ref.name)[(*ref.index, slice(start, stop))]
             if not ref.index:
                 running = checksum(part, running)
-                if stop == n:
-                    self._compare(ref.name, running)
+                if stop == n and self._sums.get(ref.name, running) != running:
+                    raise damaged(self.path, ref.name)
             return _numpy(part)
 
         return read
 
-    def _whole(self, ref: Ref) -> Array:
-        with open_tensors(self.path) as file:
-            tensor = file.get_tensor(ref.name)
-        self._compare(ref.name, checksum(tensor))
-        return np.asarray(_numpy(tensor)[ref.index])
-
-    def _compare(self, name: str, found: int) -> None:
-        if self._sums.get(name, found) != found:
-            raise damaged(self.path, name)
-
 
 def _numpy(tensor: Tensor) -> Array:
     return np.asarray(tensor.float() if tensor.dtype == torch.bfloat16 else tensor)
-
-
-@dataclass(frozen=True)
-class _Member:
-    """How one array lies in a zip file."""
-
-    info: zipfile.ZipInfo
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    fortran: bool
-    header: int
-    """How many bytes its header has."""
 
 
 class NpzFile(ArrayFile):
@@ -309,14 +269,14 @@ class NpzFile(ArrayFile):
     def _open(self, stack: ExitStack) -> None:
         with _reading(f"{self.path} is not a whole .npz file: truncated, or of another format"):
             self._zip = stack.enter_context(zipfile.ZipFile(self.path))
-        self._members: dict[str, _Member] = {}
+        self._members: dict[str, tuple[zipfile.ZipInfo, np.dtype[Any], bool]] = {}
         names = Counter(info.filename for info in self._zip.infolist())
         for info in self._zip.infolist():
             name = info.filename.removesuffix(".npy")
             if name == info.filename:
                 continue
             where = f"{self.path}: {name}"
-            with _reading(f"{where} is not a NumPy array"), self._stream(info) as stream:
+            with _reading(f"{where} is not a NumPy array"), self._zip.open(info) as stream:
                 shape, fortran, dtype = _npy_header(stream)
                 header = stream.tell()
                 if name == "meta" and shape == () and dtype.kind == "U" and dtype.itemsize < _META_BYTES:
@@ -324,55 +284,26 @@ class NpzFile(ArrayFile):
                     continue
             if not dtype.hasobject and header + math.prod(shape) * dtype.itemsize != info.file_size:
                 raise InputError(f"{where} is damaged: {info.file_size} bytes are no array of shape {shape}, {dtype}")
-            self._members[name] = _Member(info, shape, dtype, fortran and len(shape) > 1, header)
+            self._members[name] = info, dtype, fortran and len(shape) > 1
             self.fields[name] = Field(shape, str(dtype), twice=names[info.filename] > 1)
 
-    def n_rows(self, layout: Layout) -> int:
-        for name in layout.names:
-            if self._members[name].dtype.hasobject:
-                raise InputError(
-                    f"{self.path}: {name!r} holds Python objects, which are pickles: save it as an array of numbers"
-                )
-        return super().n_rows(layout)
-
-    def _stream(self, info: zipfile.ZipInfo) -> IO[bytes]:
-        if info.flag_bits & 1:
-            raise InputError(f"{self.path} is encrypted: save it without a password")
-        return self._zip.open(info)
-
     def _reader(self, ref: Ref, n: int, stack: ExitStack) -> Read:
-        member = self._members[ref.name]
-        if member.fortran:  # its rows do not lie one after the other
-            array = self._whole(ref)
-            return lambda start, stop: array[start:stop]
-        where, shape = f"{self.path}: {ref} {_DAMAGED}", self._shape(ref)[1:]
-        size = math.prod(shape) * member.dtype.itemsize
-        with _reading(where):
-            stream = stack.enter_context(self._stream(member.info))
-            _npy_header(stream)  # read, not skipped: after a seek zipfile no longer compares the checksum
-            if ref.index:
-                before = int(np.ravel_multi_index(ref.index, member.shape[: len(ref.index)])) * n
-                stream.seek(before * size, os.SEEK_CUR)
+        info, dtype, fortran = self._members[ref.name]
+        stream = stack.enter_context(self._zip.open(info))
+        if fortran:  # its rows do not lie one after the other
+            array = npy.read_array(stream, allow_pickle=False)[ref.index]
+            return lambda start, stop: np.asarray(array[start:stop])
+        whole, *_ = _npy_header(stream)  # read, not skipped: after a seek zipfile no longer compares the checksum
+        shape = self._shape(ref)[1:]
+        size = math.prod(shape) * dtype.itemsize
+        if ref.index:
+            before = int(np.ravel_multi_index(ref.index, whole[: len(ref.index)])) * n
+            stream.seek(before * size, os.SEEK_CUR)
 
         def read(start: int, stop: int) -> Array:
-            with _reading(where):
-                return np.frombuffer(stream.read((stop - start) * size), member.dtype).reshape(stop - start, *shape)
+            return np.frombuffer(stream.read((stop - start) * size), dtype).reshape(stop - start, *shape)
 
         return read
-
-    def _whole(self, ref: Ref) -> Array:
-        member, where = self._members[ref.name], f"{self.path}: {ref} {_DAMAGED}"
-        if member.info.compress_type != zipfile.ZIP_STORED:
-            with _reading(where), self._stream(member.info) as stream:
-                return np.asarray(npy.read_array(stream, allow_pickle=False)[ref.index])
-        # Copy-on-write: torch wants memory that it may write, and the file must not change.
-        with _reading(where):
-            raw = np.memmap(self.path, np.uint8, "c", _member_start(self.path, member.info), (member.info.file_size,))
-        if zlib.crc32(raw.data) != member.info.CRC:
-            raise InputError(where)
-        values = raw[member.header :].view(member.dtype)
-        mapped: Array = values.reshape(member.shape, order="F" if member.fortran else "C")[ref.index]
-        return mapped
 
 
 def _npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
@@ -381,14 +312,6 @@ def _npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]
     if any(size < 0 for size in shape):
         raise ValueError(f"its shape is {shape}")
     return shape, fortran, dtype
-
-
-def _member_start(path: Path, info: zipfile.ZipInfo) -> int:
-    """Where the bytes of a stored member begin: behind its local header, whose last two fields have any length."""
-    with open(path, "rb") as file:
-        file.seek(info.header_offset + 26)
-        name, extra = struct.unpack("<HH", file.read(4))
-    return info.header_offset + 30 + int(name) + int(extra)
 
 
 class ParquetFile(DataFile):
@@ -422,12 +345,7 @@ class ParquetFile(DataFile):
 
     def blocks(self, layout: Layout, rows: int) -> Iterator[Block]:
         done = 0
-        batches = self._file.iter_batches(batch_size=rows, columns=layout.names, use_threads=False)
-        while True:
-            with _reading(f"{self.path} cannot be read after row {done}"):
-                batch = next(batches, None)
-            if batch is None:
-                return
+        for batch in self._file.iter_batches(batch_size=rows, columns=layout.names, use_threads=False):
             if batch.num_rows:
                 yield {
                     role: [self._values(batch.column(ref.name), ref.name, done) for ref in refs]
@@ -476,11 +394,7 @@ class CsvFile(DataFile):
     def blocks(self, layout: Layout, rows: int) -> Iterator[Block]:
         done = 0
         filled = (record for record in self._records if len(record) > 1 or "".join(record).strip())
-        while True:
-            with _reading(f"{self.path}: after row {done}"):
-                records = list(itertools.islice(filled, rows))
-            if not records:
-                return
+        while records := list(itertools.islice(filled, rows)):
             for at, record in enumerate(records):
                 if len(record) != len(self._header):
                     raise InputError(
@@ -558,22 +472,20 @@ class _Builder:
             columns["group"] = self._numbers("group", named)
         if "correct" in columns:
             columns["labels"] = correct = columns.pop("correct")
-            columns["predicted"] = torch.ones_like(correct)
             wrong = ((correct != 0) & (correct != 1) & (correct != self.missing)).nonzero()
             if wrong.numel():
                 at = int(wrong[0, 0])
                 raise InputError(f"{where}: row {row + at}: expected 1 (correct) or 0 (wrong), got {int(correct[at])}")
-        if "predicted" not in columns and layout.kind == "triples":  # stated confidences without labels
-            columns["predicted"] = torch.ones(columns["confidence"].shape, dtype=torch.int64)
+        if layout.kind == "triples":  # what is stated is the class 1, "correct"
+            columns.setdefault("predicted", torch.ones(columns["confidence"].shape, dtype=torch.int64))
         if "labels" not in columns:
             shape = columns["confidence"].shape if columns["scores"] is None else columns["scores"][:, 0].shape
             columns["labels"] = torch.full(shape, self.missing)
         images = len(columns["labels"])
-        _flatten_maps(columns, self.images, where)
-        self.images += images
-        rest = {key: value for key, value in meta.items() if key not in ("group_names", "acls", CHECKSUMS)}
+        rest = {key: value for key, value in meta.items() if key not in ("group_names", "acls")}
         try:
-            return Predictions(kind=layout.kind, group_names=tuple(self.names["group"]), meta=rest, **columns)
+            flat, self.images = flatten_maps(columns, self.images), self.images + images
+            return Predictions(kind=layout.kind, group_names=tuple(self.names["group"]), meta=rest, **flat)
         except InputError as error:
             raise InputError(f"{where}: {error}") from error
 
@@ -624,31 +536,3 @@ def _tensor(array: Array) -> Tensor:
 
 def _dtype_name(array: Array) -> str:
     return "text" if array.dtype.kind in "UOS" else str(array.dtype)
-
-
-def _flatten_maps(columns: dict[str, Any], first_image: int, where: str) -> None:
-    """Turn maps ``(N, K, *D)`` with labels ``(N, *D)`` into rows of K, and number the images if need be."""
-    labels, scores = columns["labels"], columns["scores"]
-    n, maps = labels.shape[0], labels.shape[1:]
-    if scores is not None and scores.shape[2:] != maps:
-        if labels.shape == scores.shape and bool((labels.sum(1) != 1).any()):
-            raise InputError(f"{where}: labels have the shape of the scores, {tuple(labels.shape)}: {MULTILABEL}")
-        raise InputError(f"{where}: {_shape_trouble(tuple(scores.shape[1:]), tuple(maps))}")
-    if not maps:
-        return
-    columns["image"] = columns.get("image", torch.arange(first_image, first_image + n))
-    for name, column in columns.items():
-        if name == "scores":
-            columns[name] = None if column is None else column.movedim(1, -1).reshape(-1, column.shape[1])
-        else:
-            columns[name] = (column if column.ndim > 1 else column.repeat_interleave(maps.numel())).reshape(-1)
-
-
-def _shape_trouble(scores: tuple[int, ...], labels: tuple[int, ...]) -> str:
-    own, expected, got = (str(("n", *shape)).replace("'", "") for shape in (scores, scores[1:], labels))
-    got = f"labels have shape {got}, scores {own}"
-    if labels == scores:
-        return f"{got}: expected one class id per row; of one-hot labels save the argmax over the classes"
-    if labels and scores[:-1] == labels:
-        return f"{got}: the classes belong on axis 1; save the scores with their last axis moved there"
-    return f"{got}: expected labels {expected}, the same without axis 1, which holds the classes"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ _MARK = {"acls": "predictions"}
 """By which acls knows its own files, and may replace them: see `acls.storage.MARKS`."""
 ROW_GROUP = 1 << 21
 """Scores in a row group of a parquet file: 8 MB of float32."""
-SUFFIXES = (".npz", ".safetensors", ".parquet", ".csv", ".tsv")
 
 
 def save_batches(path: str | os.PathLike[str], batches: Iterable[Predictions]) -> None:
@@ -30,40 +30,33 @@ def save_batches(path: str | os.PathLike[str], batches: Iterable[Predictions]) -
 
     Text has one column per class, named as the reader finds it: ``p0, p1, ...`` for probabilities.
     """
-    path = Path(path)
     check_suffix(path)
-    if path.suffix in (".parquet", ".csv", ".tsv"):
-        with atomic_write(path) as temporary:
-            write = _write_parquet if path.suffix == ".parquet" else _write_text
-            if not write(temporary, batches):
-                raise InputError(f"cannot write {path}: there are no predictions")
-    elif path.suffix == ".npz":
-        _save_npz(path, Predictions.concat(list(batches)))
-    else:
-        _save_safetensors(path, Predictions.concat(list(batches)))
+    parts = iter(batches)
+    first = next(parts, None)
+    if first is None:
+        raise InputError(f"cannot write {path}: there are no predictions")
+    with atomic_write(path) as temporary:
+        _WRITERS[temporary.suffix](temporary, itertools.chain([first], parts))
 
 
 def check_suffix(path: str | os.PathLike[str]) -> None:
     """Raise where no format has the file's ending."""
-    if Path(path).suffix not in SUFFIXES:
-        raise InputError(f"cannot write {path}: name a file that ends in {', '.join(SUFFIXES)}")
+    if Path(path).suffix not in _WRITERS:
+        raise InputError(f"cannot write {path}: name a file that ends in {', '.join(_WRITERS)}")
 
 
-def _save_npz(path: Path, p: Predictions) -> None:
-    arrays = _named(p)
-    arrays["meta"] = np.array(json.dumps({**_MARK, **p.meta}))
-    with atomic_write(path) as temporary:
-        np.savez(temporary, **arrays)
+def _write_npz(path: Path, batches: Iterable[Predictions]) -> None:
+    p = Predictions.concat(list(batches))
+    np.savez(path, **_named(p), meta=np.array(json.dumps({**_MARK, **p.meta})))
 
 
-def _save_safetensors(path: Path, p: Predictions) -> None:
-    meta = {**p.meta, **_MARK}
-    if p.group_names:
-        meta["group_names"] = json.dumps(p.group_names)
-    save_tensors(path, _columns(p), meta)
+def _write_safetensors(path: Path, batches: Iterable[Predictions]) -> None:
+    p = Predictions.concat(list(batches))
+    names = {"group_names": json.dumps(p.group_names)} if p.group_names else {}
+    save_tensors(path, _columns(p), {**p.meta, **_MARK, **names})
 
 
-def _write_parquet(path: Path, batches: Iterable[Predictions]) -> bool:
+def _write_parquet(path: Path, batches: Iterable[Predictions]) -> None:
     arrow, parquet = require("pyarrow", extra="io"), require("pyarrow.parquet", extra="io")
     writer = None
     try:
@@ -76,7 +69,6 @@ def _write_parquet(path: Path, batches: Iterable[Predictions]) -> bool:
     finally:
         if writer is not None:
             writer.close()
-    return writer is not None
 
 
 def _arrow_table(p: Predictions, arrow: Any) -> Any:
@@ -89,7 +81,7 @@ def _arrow_table(p: Predictions, arrow: Any) -> Any:
     return arrow.table(columns).replace_schema_metadata({META_KEY: json.dumps({**_MARK, **p.meta})})
 
 
-def _write_text(path: Path, batches: Iterable[Predictions]) -> bool:
+def _write_text(path: Path, batches: Iterable[Predictions]) -> None:
     header: list[str] = []
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, delimiter="\t" if path.suffix == ".tsv" else ",", lineterminator="\n")
@@ -103,7 +95,15 @@ def _write_text(path: Path, batches: Iterable[Predictions]) -> bool:
                 header = list(columns)
                 writer.writerow(header)
             writer.writerows(zip(*columns.values(), strict=True))
-    return bool(header)
+
+
+_WRITERS: dict[str, Callable[[Path, Iterable[Predictions]], None]] = {
+    ".npz": _write_npz,
+    ".safetensors": _write_safetensors,
+    ".parquet": _write_parquet,
+    ".csv": _write_text,
+    ".tsv": _write_text,
+}
 
 
 def _named(p: Predictions) -> dict[str, Any]:

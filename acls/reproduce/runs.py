@@ -39,7 +39,7 @@ from acls.study.runs import (
 from acls.study.store import Row, Store
 from acls.train import RunFolder
 from acls.train.evaluate import open_weights
-from acls.train.guards import own_generator
+from acls.train.guards import isolated
 
 SCALES = ("mini", "paper")
 
@@ -163,7 +163,7 @@ class Study:
 
 
 def _measure_maps(run: Path, protocol: Protocol) -> dict[str, float]:
-    with own_generator():
+    with isolated():
         session, _ = open_weights(run)
         meter = protocol.meter()
         for logits, target, _ in session.outputs(session.data.test):

@@ -45,7 +45,7 @@ from acls.study.runs import Failed
 from acls.study.store import Row
 from acls.train import predict_run
 from acls.train.folder import open_run
-from acls.train.guards import own_generator
+from acls.train.guards import isolated
 from acls.train.session import Session
 from acls.train.state import load_state, restore
 
@@ -450,7 +450,7 @@ def _statistics(name: str, setup: Setup) -> Reproduced:
 def altered(run: Path) -> float:
     """The share of training samples whose prediction the regulariser alters in one step, at the end of training."""
     folder, recipe = open_run(run)
-    with own_generator():
+    with isolated():
         session = Session(recipe)
         restore(session, load_state(folder.resume))
         before = copy.deepcopy((session.model.state_dict(), session.optimizer.state_dict(), session.loss.state_dict()))

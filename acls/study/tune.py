@@ -28,7 +28,7 @@ from acls.study.advisor import unbeaten
 from acls.study.engine import Engine
 from acls.study.space import Axis, grid
 from acls.train import RunFolder, TrainingStopped
-from acls.train.guards import interruptions, own_generator
+from acls.train.guards import interruptions, isolated
 from acls.train.loop import run_epoch
 from acls.train.progress import EpochProgress
 from acls.train.session import Session
@@ -291,7 +291,7 @@ def _train(recipe: Recipe, folder: RunFolder, prunes: Callable[[dict[str, float]
 
     What `acls.train.fit` does last, measuring on the test part, is left out.
     """
-    with own_generator():
+    with isolated():
         session, at = Session(recipe), TrainState()
         _clear_unless_of(recipe, folder)
         if folder.recipe.exists():

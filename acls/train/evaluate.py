@@ -20,7 +20,7 @@ from acls.predictions import Predictions
 from acls.storage import load_tensors
 from acls.train.epoch_metrics import Sample
 from acls.train.folder import open_run
-from acls.train.guards import own_generator
+from acls.train.guards import isolated
 from acls.train.session import Session
 
 
@@ -83,7 +83,7 @@ def predict_run(
 
     With ``passes``, by default as many as the run's recipe says, log-probabilities averaged over passes with dropout.
     """
-    with own_generator():
+    with isolated():
         session, meta = open_weights(path, data)
         recipe = session.recipe
         described = {"recipe": recipe.name, "loss": repr(session.loss), "part": part, **meta}

@@ -44,18 +44,15 @@ def interruptions() -> Iterator[threading.Event]:
 
 
 @contextmanager
-def own_generator() -> Iterator[None]:
-    """Give the caller's random state back: a run seeds torch's global generator, which dropout draws from."""
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        yield
+def isolated(threads: int | None = None) -> Iterator[None]:
+    """Compute with this many threads (None: as many as now), and give the caller's number and random state back.
 
-
-@contextmanager
-def own_threads(threads: int | None) -> Iterator[None]:
-    """Compute with this many threads, or as many as there are for None; the caller's number is given back."""
+    A run seeds torch's global generator, which dropout draws from.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(threads or before)
     try:
-        yield
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            yield
     finally:
         torch.set_num_threads(before)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor
 
 from acls import distributed
 from acls.data.dataset import Part, batches
@@ -26,7 +26,7 @@ from acls.storage import load_tensors, write_text
 from acls.train.epoch_metrics import above_margin, outlook, regulariser
 from acls.train.evaluate import evaluate
 from acls.train.folder import RunFolder, new_folder, open_run
-from acls.train.guards import TrainingStopped, interruptions, own_generator, own_threads
+from acls.train.guards import TrainingStopped, interruptions, isolated
 from acls.train.loggers import Logger, make_loggers
 from acls.train.progress import EpochProgress
 from acls.train.session import Session
@@ -58,7 +58,7 @@ def fit(
 ) -> TrainedRun:
     """Train a recipe and write the run into a new folder, ``runs/RECIPE-LOSS-SEED`` where none is named."""
     recipe = replace(recipe, model=resolved(recipe.model, given.model if given else None))
-    with own_generator(), own_threads(recipe.threads):
+    with isolated(recipe.threads):
         session = Session(recipe, show=show, given=given)
         folder = RunFolder(Path(session.fabric.broadcast(str(out) if out is not None else str(new_folder(recipe)))))
         with _held(session, folder, wait):
@@ -74,7 +74,7 @@ def resume(path: str | Path, *, show: bool = True, given: Given | None = None, w
     the final weights are bit for bit those of the unbroken run.
     """
     folder, recipe = open_run(Path(path))
-    with own_generator(), own_threads(folder.threads()):
+    with isolated(folder.threads()):
         session = Session(recipe, show=show, given=given)
         with _held(session, folder, wait):
             folder.check(recipe, session.data)
@@ -101,9 +101,10 @@ def _run(session: Session, folder: RunFolder, at: TrainState, show: bool) -> Tra
     progress = EpochProgress(
         epochs=recipe.epochs, steps=steps * recipe.epochs, done=steps * at.epoch + at.step, show=show
     )
+    patience = recipe.patience or recipe.epochs
     try:
-        with progress, interruptions() as interrupted:
-            while at.epoch < recipe.epochs and not _out_of_patience(recipe, at):
+        with progress.shown(), interruptions() as interrupted:
+            while at.epoch < recipe.epochs and at.epoch - 1 - at.best_epoch < patience:
                 run_epoch(session, folder, at, progress, interrupted, loggers)
         result = _finish(session, folder, at)
         for logger in loggers:
@@ -134,7 +135,11 @@ def run_epoch(
         logger.log(row, at.epoch)
     at.epoch, at.step, at.seconds = at.epoch + 1, 0, 0.0
     at.sums = torch.zeros_like(at.sums)
-    _save(session, folder, at, better)
+    if session.fabric.is_global_zero:
+        _check_finite(session.judged.parameters(), "a weight of the network is no longer finite", session, folder)
+        folder.save_weights(session.judged, session.recipe, at.epoch - 1, session.data.names, best=better)
+        folder.write_metrics(at.history)
+    save_resume(session, folder, at)  # last, so that a break before it repeats the epoch
 
 
 def _train_epoch(
@@ -156,8 +161,9 @@ def _train_epoch(
         sums = session.step(batch, at.epoch, at.step, draw.weight)
         at.sums = at.sums.to(sums.device) + sums
         at.step += 1
-        if on_cpu or at.step % FINITE_EVERY == 0:
-            _check_loss(session, folder, at)
+        if on_cpu or at.step % FINITE_EVERY == 0 or at.step == len(every):
+            what = f"the loss is no longer finite in epoch {at.epoch + 1}, at step {at.step}"
+            _check_finite([at.sums[0]], what, session, folder)
         progress.step(at.epoch)
         at.seconds = time.perf_counter() - began
         if recipe.save_every and at.step % recipe.save_every == 0:
@@ -165,7 +171,6 @@ def _train_epoch(
         if interrupted.is_set():
             save_resume(session, folder, at)
             raise KeyboardInterrupt(str(folder.path))
-    _check_loss(session, folder, at)
     loss.end_epoch(now)
 
 
@@ -217,35 +222,13 @@ def _finish(session: Session, folder: RunFolder, at: TrainState) -> TrainedRun:
     return TrainedRun(folder.path, at.best_epoch, summaries["val"], summaries["test"], suites, at.history)
 
 
-def _out_of_patience(recipe: Recipe, at: TrainState) -> bool:
-    return recipe.patience is not None and at.epoch - 1 - at.best_epoch >= recipe.patience and at.best is not None
-
-
-def _check_loss(session: Session, folder: RunFolder, at: TrainState) -> None:
-    if bool(torch.isfinite(at.sums[0])):
+def _check_finite(values: Iterable[Tensor], what: str, session: Session, folder: RunFolder) -> None:
+    if all(bool(torch.isfinite(value).all()) for value in values):
         return
-    raise TrainingStopped(
-        f"the loss is no longer finite in epoch {at.epoch + 1}, at step {at.step}: {_kept(folder)} Try a smaller "
-        f"--optim.lr than {session.recipe.optim.lr:g}, a smaller --clip, or --precision fp32"
-    )
-
-
-def _kept(folder: RunFolder) -> str:
+    kept = "no checkpoint had been written yet."
     if folder.best.exists():
-        return f"{folder.best} and {folder.resume} hold the last good state."
-    return "no checkpoint had been written yet."
-
-
-def _save(session: Session, folder: RunFolder, at: TrainState, better: bool) -> None:
-    """Write what an epoch leaves; the state to resume from comes last, so that a break before it repeats the epoch."""
-    if session.fabric.is_global_zero:
-        _check_weights(session.judged, folder)
-        names, epoch = session.data.names, at.epoch - 1
-        folder.save_weights(session.judged, session.recipe, epoch, names, best=better)
-        folder.write_metrics(at.history)
-    save_resume(session, folder, at)
-
-
-def _check_weights(model: nn.Module, folder: RunFolder) -> None:
-    if not all(bool(torch.isfinite(weight).all()) for weight in model.parameters()):
-        raise TrainingStopped(f"a weight of the network is no longer finite: {_kept(folder)} Try a smaller --optim.lr")
+        kept = f"{folder.best} and {folder.resume} hold the last good state."
+    raise TrainingStopped(
+        f"{what}: {kept} Try a smaller --optim.lr than {session.recipe.optim.lr:g}, a smaller "
+        "--clip, or --precision fp32"
+    )

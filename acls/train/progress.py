@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
-from types import TracebackType
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from acls.errors import MissingExtra, require
 from acls.metrics.catalogue import metric
 
 
-class EpochProgress(AbstractContextManager["EpochProgress"]):
+class EpochProgress:
     """Tells how far training is; silent where ``show`` is False."""
 
     def __init__(self, *, epochs: int, steps: int, done: int, show: bool) -> None:
@@ -29,16 +28,9 @@ class EpochProgress(AbstractContextManager["EpochProgress"]):
             self.bar = rich.Progress(*columns, transient=True)
             self.task = self.bar.add_task("training", total=max(steps - done, 1))
 
-    def __enter__(self) -> EpochProgress:
-        if self.bar is not None:
-            self.bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.bar is not None:
-            self.bar.stop()
+    def shown(self) -> AbstractContextManager[Any]:
+        """The time in which the bar, if there is one, is on the terminal."""
+        return nullcontext() if self.bar is None else self.bar
 
     def step(self, epoch: int) -> None:
         """One step is done."""
