@@ -42,12 +42,8 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``acls calibrate``."""
     parser.add_argument("val", metavar="VAL", help=f"predictions to fit to: {FILES}")
-    parser.add_argument(
-        "--method",
-        default="temperature",
-        metavar="NAME[,NAME...]|all",
-        help="calibrators to try, with fields as in Histogram(kind=mass)",
-    )
+    method = "calibrators to try, with fields as in Histogram(kind=mass)"
+    parser.add_argument("--method", default="temperature", metavar="NAME[,NAME...]|all", help=method)
     parser.add_argument("--test", metavar="TEST", help="other predictions of the same model, to show before and after")
     parser.add_argument("--out", metavar="FILE", help="save the recommended calibrator (.safetensors)")
     parser.add_argument("--folds", type=number(int, "[2, 1000]"), default=5, help="folds of the cross-validation")

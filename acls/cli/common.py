@@ -38,6 +38,19 @@ names of arrays or columns:
     --confidence c --correct ok   what a model stated, and if it was right
   One column is the score of class 1 of two classes.
 """
+
+
+def share(text: str) -> float:
+    """``2%`` or ``0.02``."""
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"expected a share between 0 and 1, as 2% or 0.02, got {text!r}")
+    return value
+
+
 _SHARED: dict[str, dict[str, Any]] = {
     "json": {"action": "store_true", "help": "print one JSON object, with fractions, not percent"},
     "markdown": {"action": "store_true", "help": "print the tables as Markdown"},
@@ -48,6 +61,10 @@ _SHARED: dict[str, dict[str, Any]] = {
     "bootstrap": {
         "type": number(int, "[0, 1000000]"), "default": 1000, "metavar": "N",
         "help": "draws for the noise floors; 0: neither floors nor intervals",
+    },
+    "max_error": {
+        "metavar": "SHARE", "type": share,
+        "help": "say from which confidence on at most this share of predictions is wrong, as 2%% or 0.02",
     },
     "config": {"metavar": "FILE", "help": "start from a saved recipe, YAML or JSON, instead"},
     "engine": {"choices": ("local", "ray"), "default": "local", "help": "processes here, or a Ray cluster"},
@@ -62,7 +79,7 @@ def add_shared(parser: argparse.ArgumentParser, *names: str, **texts: str) -> No
     """Add options that other commands have, too; ``texts`` are those with a help of their own."""
     for name in (*names, *texts):
         settings = _SHARED[name] | ({"help": texts[name]} if name in texts else {})
-        parser.add_argument(f"--{name}", **settings)
+        parser.add_argument(f"--{name.replace('_', '-')}", **settings)
 
 
 def add_columns(parser: argparse.ArgumentParser, *, several: bool = False, weight: bool = False) -> None:
@@ -187,14 +204,3 @@ def show_table(args: argparse.Namespace, table: Table) -> None:
     from acls.report.tables import width
 
     print(table.markdown() if getattr(args, "markdown", False) else table.text(width()))
-
-
-def share(text: str) -> float:
-    """``2%`` or ``0.02``."""
-    try:
-        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"expected a share between 0 and 1, as 2% or 0.02, got {text!r}")
-    return value

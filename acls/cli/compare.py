@@ -103,10 +103,9 @@ def _seeds(text: str, first: int) -> list[int]:
 
 def _files(args: argparse.Namespace) -> Comparison:
     """Compare saved outputs as a study of one seed would be."""
-    if args.recipe or args.config or settings_of(args):
-        raise InputError("--predictions compares what is saved: pass no recipe and no settings beside it")
-    names = (*DEFAULTS, "out", "no_report", "wait", "address", "workers")
+    names = (*DEFAULTS, "config", "out", "no_report", "wait", "address", "workers")
     given = [f"--{name.replace('_', '-')}" for name in names if getattr(args, name) not in (None, False)]
+    given += [*([args.recipe] if args.recipe else []), *(f"--{name}" for name in settings_of(args))]
     if given or args.engine != "local":
         raise InputError(
             f"--predictions compares what is saved, but {', '.join(given) or '--engine'} is for networks to train: "

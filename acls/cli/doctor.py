@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``acls doctor``."""
     parser.add_argument("file", metavar="FILE", help=FILES)
     parser.add_argument(
-        "--against", metavar="TESTFILE", help="a set, with the same names, that FILE must not overlap with"
+        "--against", metavar="TESTFILE", help="predictions that FILE must not overlap with, names alike"
     )
     add_shared(parser, "json", "quiet")
     add_columns(parser)

@@ -32,7 +32,6 @@ from acls.cli.common import (
     models_of,
     say,
     say_paragraphs,
-    share,
     show_table,
     with_progress,
 )
@@ -50,19 +49,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bins", type=number(int, "[1, 100000]"), default=15, help="bins of the calibration errors")
     parser.add_argument(
         "--by", action="append", default=[], metavar="group|image|predicted|NAME",
-        help="group, or a column's name: numbers for each group as well; predicted: for each predicted class; "
-        "image: whole images are independent, not rows",
-    )  # fmt: skip
-    parser.add_argument(
-        "--max-error", metavar="SHARE", type=share,
-        help="the confidence from which on to accept predictions so that at most this share is wrong, as 2%% or 0.02; "
-        "for each group as well, with --by; --by predicted: for each predicted class",
+        help="group, or a column's name: numbers and --max-error for each group as well; predicted: for each predicted "
+        "class; image: whole images are independent, not rows",
     )  # fmt: skip
     parser.add_argument(
         "--protocol", metavar="NAME", help="numbers as a paper's code computes them; all: every convention side by side"
     )
     workers = "processes that share out the parts of a data set (default: this one alone)"
-    add_shared(parser, "bootstrap", "json", "markdown", "quiet", "engine", "address", workers=workers)
+    add_shared(parser, "max_error", "bootstrap", "json", "markdown", "quiet", "engine", "address", workers=workers)
     add_columns(parser, several=True, weight=True)
 
 

@@ -16,22 +16,19 @@ from __future__ import annotations
 
 import argparse
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from acls.cli.common import add_shared, check_out, say, say_paragraphs, show_table
 from acls.errors import InputError
 from acls.options import number
 
-if TYPE_CHECKING:
-    from acls.losses import Loss
+LOGITS = "9,2,1,-3"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``acls explain``."""
-    parser.add_argument("--logits", metavar="Z1,Z2,...", default="9,2,1,-3", help="the logits, separated by commas")
-    parser.add_argument(
-        "--label", type=number(int, "[0, inf)"), default=0, metavar="Y", help="the true class, counted from 0"
-    )
+    parser.add_argument("--logits", metavar="Z1,Z2,...", default=LOGITS, help="the logits, separated by commas")
+    parser.add_argument("--label", type=number(int, "[0, inf)"), default=0, metavar="Y", help="true class, from 0 on")
     parser.add_argument("--methods", default="all", help='"paper", "all", or methods as in "CE, ACLS(margin=6)"')
     figure = "draw the paper's Figure 1 instead: .png, .svg or .pdf"
     add_shared(parser, "force", json="print one JSON object, by method", figure=figure)
@@ -49,94 +46,57 @@ def run(args: argparse.Namespace) -> None:
         raise InputError(f"--label: expected a class from 0 to {len(logits) - 1}, got {args.label}")
     if args.figure:
         check_out(args, args.figure, "figure")
-        _draw(args, logits)
+        from acls.report.figures.regulariser import DEFAULT_LOGITS, smoothing_figure
+        from acls.report.figures.style import save
+
+        given = args.logits != LOGITS
+        save(smoothing_figure(logits, args.label) if given else smoothing_figure(DEFAULT_LOGITS), args.figure)
+        print(f"drawn to {args.figure}")
         return
     from acls.losses import make_losses
+    from acls.losses.rule import explain
 
-    rows = [_explain(loss, logits, args.label) for loss in make_losses(args.methods)]
+    found = {repr(loss): explain(loss, logits, args.label) for loss in make_losses(args.methods)}
     if args.json:
-        say(args, {row.pop("method"): row for row in rows})
+        say(args, found)
     else:
-        _print(args, rows, logits)
+        _print(args, found, logits)
 
 
-def _explain(loss: Loss, logits: list[float], label: int) -> dict[str, Any]:
-    import torch
-
-    from acls.losses import effective_label
-
-    z, y = torch.tensor([logits], dtype=torch.float64), torch.tensor([label])
-    loss.prepare(n_train=1, n_classes=len(logits))
-    index = torch.tensor([0]) if loss.needs_index else None
-    # Rounding to what a float64 softmax is worth also turns -0.0000 into 0.0000.
-    aims_at = effective_label(loss.double(), z, y, index=index)[0].round(decimals=12) + 0.0
-    row: dict[str, Any] = {"method": repr(loss), "type": loss.about.kind, "label": aims_at.tolist()}
-    row["sum"] = float(aims_at.sum())
-    row["sums_to_one"] = abs(float(aims_at.sum()) - 1) < 1e-9
-    rule = loss.rule(len(logits))
-    if rule is not None:
-        from acls.losses.rule import View
-
-        at = View(z, y)
-        pivot = int(at.predicted) if rule.pivot == "predicted" else label
-        sides = [rule.down if k == pivot else rule.up for k in range(len(logits))]
-        row["pivot"] = pivot
-        row["f"] = [float(side.f(at).expand_as(z)[0, k].round(decimals=12) + 0.0) for k, side in enumerate(sides)]
-        row["C"] = [int(side.when(at).expand_as(z)[0, k]) for k, side in enumerate(sides)]
-        row["formula"] = {
-            "pivot": "ŷ" if rule.pivot == "predicted" else "y",
-            "f at the pivot": rule.down.formula,
-            "C at the pivot": rule.down.condition,
-            "f elsewhere": rule.up.formula,
-            "C elsewhere": rule.up.condition,
-        }
-    return row
-
-
-def _print(args: argparse.Namespace, rows: list[dict[str, Any]], logits: list[float]) -> None:
+def _print(args: argparse.Namespace, found: dict[str, dict[str, Any]], logits: list[float]) -> None:
     import torch
 
     from acls.report.tables import Table
 
     p = torch.tensor(logits, dtype=torch.float64).softmax(0)
-    classes = range(len(logits))
     print(f"Logits {', '.join(f'{z:g}' for z in logits)}; true class {args.label}, predicted {int(p.argmax())}.\n")
-    table = Table(["trains towards", *(f"class {k}" for k in classes), "sum"])
+    table = Table(["trains towards", *(f"class {k}" for k in range(len(logits))), "sum"])
     table.add("(softmax)", *(f"{value:.4f}" for value in p.tolist()), "1")
-    for row in rows:
-        told = "1" if row["sums_to_one"] else f"{row['sum']:.4f} !"
-        table.add(str(row["method"]), *(f"{value:.4f}" for value in row["label"]), told)
+    for method, one in found.items():
+        total = "1" if one["sums_to_one"] else f"{one['sum']:.4f} !"
+        table.add(method, *(f"{value:.4f}" for value in one["label"]), total)
     show_table(args, table)
-    if not all(row["sums_to_one"] for row in rows):
+    if not all(one["sums_to_one"] for one in found.values()):
         say_paragraphs(
-            "! sums to something else: the gradient does not sum to zero over the classes, and the logits can drift."
+            "! does not sum to 1: the gradient does not sum to zero over the classes, and the logits can drift."
         )
-    without = [str(row["method"]) for row in rows if "formula" not in row]
-    if without:
-        print(f"\nNot functions of one sample, so without a row here: {', '.join(without)}.")
-    if len(without) == len(rows):
+    ruled = {method: one for method, one in found.items() if "formula" in one}
+    if len(ruled) < len(found):
+        without = ", ".join(method for method in found if method not in ruled)
+        say_paragraphs("", f"Not functions of one sample, so without a row below: {without}.")
+    if not ruled:
         return
     print("\nThe label is lowered by f C at the pivot class and raised by f C at the others:\n")
-    table = Table(["method", "pivot", *(f"f, C {k}" for k in classes)], align="ll" + "r" * len(logits))
+    table = Table(["method", "pivot", *(f"f, C {k}" for k in range(len(logits)))], align="ll" + "r" * len(logits))
     formulas = []
-    for row in rows:
-        formula = row.get("formula")
-        if isinstance(formula, dict):
-            pairs = [f"{f:.4f}, {c}" for f, c in zip(row["f"], row["C"], strict=True)]
-            sides = [
-                f"f {where} is {formula[f'f {where}']} if {formula[f'C {where}']}".removesuffix(" if 1")
-                for where in ("at the pivot", "elsewhere")
-            ]
-            table.add(str(row["method"]), f"{formula['pivot']} = {row['pivot']}", *pairs)
-            formulas.append(f"{row['method']}: {'; '.join(sides)}.")
+    for method, one in ruled.items():
+        formula = one["formula"]
+        pairs = [f"{f:.4f}, {c}" for f, c in zip(one["f"], one["C"], strict=True)]
+        table.add(method, f"{formula['pivot']} = {one['pivot']}", *pairs)
+        sides = [
+            f"f {where} is {formula[f'f {where}']} if {formula[f'C {where}']}".removesuffix(" if 1")
+            for where in ("at the pivot", "elsewhere")
+        ]
+        formulas.append(f"{method}: {'; '.join(sides)}.")
     show_table(args, table)
     say_paragraphs("", *formulas)
-
-
-def _draw(args: argparse.Namespace, logits: list[float]) -> None:
-    from acls.report.figures.regulariser import DEFAULT_LOGITS, smoothing_figure
-    from acls.report.figures.style import save
-
-    given = args.logits != "9,2,1,-3"
-    save(smoothing_figure(logits, args.label) if given else smoothing_figure(DEFAULT_LOGITS), args.figure)
-    print(f"drawn to {args.figure}")

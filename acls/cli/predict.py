@@ -11,11 +11,9 @@ Examples:
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from acls.cli.common import add_shared, check_out, say
 from acls.cli.settings import add_data, data_of
-from acls.errors import InputError
 from acls.options import number
 
 
@@ -24,12 +22,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="RUN|CHECKPOINT", help="folder of a run, or a weights file in it")
     parser.add_argument("--out", required=True, metavar="FILE", help=".safetensors, .npz, .parquet or .csv")
     parser.add_argument("--part", choices=("train", "val", "test"), default="test", help="which part of the data")
-    parser.add_argument(
-        "--mc-samples",
-        type=number(int, "[0, 1e6]"),
-        metavar="T",
-        help="average T passes with dropout (default: as the run's recipe says)",
-    )
+    passes = "average T passes with dropout (default: as the run's recipe says)"
+    parser.add_argument("--mc-samples", type=number(int, "[0, 1e6]"), metavar="T", help=passes)
     add_shared(parser, "force", "json", quiet="print nothing but errors")
     add_data(parser)
 
@@ -39,8 +33,6 @@ def run(args: argparse.Namespace) -> None:
     from acls.predictions.writers import check_suffix
     from acls.train import predict_run
 
-    if not Path(args.source).exists():
-        raise InputError(f"there is no run or checkpoint {args.source}")
     check_suffix(args.out)
     check_out(args, args.out, "predictions", args.source)
     predictions = predict_run(args.source, part=args.part, data=data_of(args), passes=args.mc_samples)

@@ -21,7 +21,7 @@ import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from acls.cli.common import add_columns, add_shared, check_out, models_of, say, say_paragraphs, share
+from acls.cli.common import add_columns, add_shared, check_out, models_of, say, say_paragraphs
 from acls.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,21 +32,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``acls report``."""
     files = "folder of a run, of several or of a study; file of predictions"
     parser.add_argument("files", metavar="RUN|STUDY|FILE", nargs="+", help=files)
-    parser.add_argument(
-        "--out", metavar="FILE", help="the page (default: report.html, in the folder where there is one)"
-    )
+    parser.add_argument("--out", metavar="FILE", help="the page (default: report.html, in the folder if one is given)")
     parser.add_argument("--open", action="store_true", help="show the page in the browser")
     parser.add_argument("--title", help="heading of the page")
-    parser.add_argument(
-        "--max-error", metavar="SHARE", type=share,
-        help="say from which confidence on at most this share of predictions is wrong, as 2%% or 0.02",
-    )  # fmt: skip
     parser.add_argument("--figures", metavar="DIR", help="also write every figure into this folder")
     parser.add_argument("--format", choices=("png", "svg", "pdf"), default="png", help="of the figures")
     parser.add_argument("--table", choices=("text", "markdown", "latex", "csv"), help="also print the table")
     parser.add_argument("--images", metavar="DIR|FILE", help="pictures of the rows: a folder, .npy or .npz, in order")
     told = "print one JSON object: the verdict, and what was written"
-    add_shared(parser, "force", "bootstrap", json=told, quiet="print no verdict")
+    add_shared(parser, "force", "bootstrap", "max_error", json=told, quiet="print no verdict")
     add_columns(parser, several=True)
 
 

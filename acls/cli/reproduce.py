@@ -34,12 +34,10 @@ NAMES = ("table1", "table2", "table3", "table4", "table5", "table6", "tableA", "
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``acls reproduce``."""
     parser.add_argument("names", nargs="+", metavar="NAME", help=f"all, or of {', '.join(NAMES)}")
-    parser.add_argument(
-        "--scale", choices=("mini", "paper"), default="mini", help="CPU-sized siblings, or the full protocols"
-    )
-    parser.add_argument(
-        "--data", action="append", default=[], metavar="NAME=PATH", help="where a data set is; repeatable"
-    )
+    scale = "CPU-sized siblings, or the full protocols"
+    parser.add_argument("--scale", choices=("mini", "paper"), default="mini", help=scale)
+    data = "where a data set is; repeatable"
+    parser.add_argument("--data", action="append", default=[], metavar="NAME=PATH", help=data)
     parser.add_argument("--loss.form", dest="form", metavar="FORM", help="a further form of ACLS in every table")
     parser.add_argument("--seeds", type=number(int, "[1, 1000]"), default=3, help="runs of each method")
     parser.add_argument("--out", default="reproduced", metavar="DIR", help="folder of the runs, tables and figures")

@@ -26,9 +26,8 @@ from acls.options import leaves, number, override
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``acls shift``."""
-    parser.add_argument(
-        "source", metavar="RUN|MODEL", help="folder of a run, a weights file in it, or a network's name"
-    )
+    source = "folder of a run, a weights file in it, or a network's name"
+    parser.add_argument("source", metavar="RUN|MODEL", help=source)
     parser.add_argument("--corruptions", default="all", metavar="NAMES", help="comma-separated, or all")
     parser.add_argument("--severity", default="1-5", metavar="RANGE", help="such as 3, 1-5 or 1,3,5")
     parser.add_argument("--limit", type=number(int, "[1, inf)"), metavar="N", help="test images, drawn at random")

@@ -44,10 +44,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train, and print the numbers of the best checkpoint; 1 where training had to stop."""
     given = settings_of(args)
-    if args.resume and (args.recipe or args.config or given or args.rest):
-        raise InputError("--resume continues a run as it is: pass no recipe and no settings beside it")
-    if args.resume and (args.out or args.dry_run):
-        raise InputError("--resume continues a run where it is: pass neither --out nor --dry-run beside it")
+    if args.resume and (args.recipe or args.config or given or args.rest or args.out or args.dry_run):
+        raise InputError("--resume continues a run as and where it is: pass no recipe, settings, --out or --dry-run")
     if not (args.recipe or args.config or args.resume):
         raise InputError("which recipe? `acls recipes` lists them; digits_cnn needs no data")
     recipe = None if args.resume else apply(recipe_of(args), given, args.rest)

@@ -6,7 +6,7 @@ The gradient of a loss with respect to the logits is softmax(z) minus a label. A
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -211,3 +211,36 @@ def table(losses: Iterable[Any], n_classes: int = 10) -> list[RuleRow]:
             sides = (rule.down.formula, rule.down.condition, rule.up.formula, rule.up.condition)
             rows.append(RuleRow(repr(loss), loss.about.kind, pivot, *sides))
     return rows
+
+
+def explain(loss: Any, logits: Sequence[float], label: int) -> dict[str, Any]:
+    """Return what a method does to one prediction: the label it trains towards, and f and C where it has a `Rule`.
+
+    This is what `acls explain --json` prints. Methods that look at the whole batch see a batch of this one sample.
+    """
+    z, y = torch.tensor([list(logits)], dtype=torch.float64), torch.tensor([label])
+    loss.prepare(n_train=1, n_classes=len(logits))
+    index = torch.tensor([0]) if loss.needs_index else None
+    # Rounding to what a float64 softmax is worth also turns -0.0000 into 0.0000.
+    aims_at = effective_label(loss.double(), z, y, index=index)[0].round(decimals=12) + 0.0
+    total = float(aims_at.sum())
+    found = {"type": loss.about.kind, "label": aims_at.tolist(), "sum": total, "sums_to_one": abs(total - 1) < 1e-9}
+    rule = loss.rule(len(logits))
+    if rule is None:
+        return found
+    at = View(z, y)
+    pivot = int(at.predicted) if rule.pivot == "predicted" else label
+    sides = [rule.down if k == pivot else rule.up for k in range(len(logits))]
+    (row,) = table([loss], len(logits))
+    return found | {
+        "pivot": pivot,
+        "f": [float(side.f(at).expand_as(z)[0, k].round(decimals=12) + 0.0) for k, side in enumerate(sides)],
+        "C": [int(side.when(at).expand_as(z)[0, k]) for k, side in enumerate(sides)],
+        "formula": {
+            "pivot": row.pivot,
+            "f at the pivot": row.f_pivot,
+            "C at the pivot": row.c_pivot,
+            "f elsewhere": row.f_others,
+            "C elsewhere": row.c_others,
+        },
+    }

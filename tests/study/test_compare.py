@@ -113,7 +113,7 @@ def test_models_that_are_alike_are_not_marked(outputs, capsys):
     ("arguments", "message"),
     [
         (["--predictions", "{0}/fits.npz"], "two files or more"),
-        (["digits_cnn", "--predictions", "{0}/fits.npz", "{0}/alike.npz"], "pass no recipe"),
+        (["digits_cnn", "--predictions", "{0}/fits.npz", "{0}/alike.npz"], "digits_cnn is for networks to train"),
         (["--predictions", "{0}/fits.npz", "{0}/fits.npz"], "twice"),
         (["--predictions", "{0}/fits.npz", "{0}/other.npz"], "other labels"),
         (["digits_cnn", "--loss", "ACLS"], "--methods"),
