@@ -31,6 +31,7 @@ from acls.train.guards import interruptions
 from acls.train.loop import run_epoch
 from acls.train.progress import EpochProgress
 from acls.train.session import Session
+from acls.train.setup import Given
 from acls.train.state import TrainState
 
 LIMIT = 1.05
@@ -111,14 +112,9 @@ class Runner:
             log=(),
         )
         # The recipe names a data set; here its place is taken by the noise.
-        original, loop_load = sys.modules["acls.train.session"].load, lambda options, *, seed: data  # noqa: ARG005
-        sys.modules["acls.train.session"].load = loop_load
-        try:
-            self.session = Session(recipe)
-        finally:
-            sys.modules["acls.train.session"].load = original
+        self.session = Session(recipe, given=Given(data=lambda **_: data))
         self.folder = RunFolder(folder)
-        self.folder.start(recipe, data.splits())
+        self.folder.start(recipe, data)
         self.at = TrainState()
         self.progress = EpochProgress(epochs=1000, steps=1, done=0, show=False)
 

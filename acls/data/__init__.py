@@ -39,7 +39,7 @@ CATALOGUE = {
     ),
     "cifar10": Known("cifar", "60,000 images of 10 classes, 32x32", _CIFAR),
     "cifar100": Known("cifar", "60,000 images of 100 classes, 32x32", _CIFAR),
-    "tiny_imagenet": Known("tiny_imagenet", "110,000 images of 200 classes, 64x64", ("root", "size", *_NORMALISED)),
+    "tiny_imagenet": Known("imagenet", "110,000 images of 200 classes, 64x64", ("root", "size", *_NORMALISED)),
     "imagenet": Known("imagenet", "1.3 million images of 1,000 classes", (*_FILES, "scale")),
     "voc": Known("voc", "PASCAL VOC 2012 segmentation, 21 classes", (*_FILES, "download", "train_list", "halve")),
     "folder": Known("folder", "your images, a folder per class", (*_FILES, "scale")),

@@ -50,15 +50,14 @@ class Corruption:
         """Corrupt images in 0..1 whose numbers in the data set are ``index``."""
         if x.ndim != 4:
             raise InputError(f"expected images (N, C, H, W) to corrupt, got inputs of shape {tuple(x.shape)}")
-        level = self.severity - 1
-        if self.name in RANDOM:
-            return RANDOM[self.name](x, level, self.seed, index).clamp(0, 1)
-        return PLAIN[self.name](x, level).clamp(0, 1)
+        drawn = (self.seed, index) if self.name in RANDOM else ()
+        return CORRUPTIONS[self.name](x, self.severity - 1, *drawn).clamp(0, 1)
 
 
 def noise(x: Tensor, level: int, seed: int, index: Tensor) -> Tensor:
     """Gaussian noise, as of a sensor in the dark."""
-    return x + (0.04, 0.08, 0.12, 0.18, 0.26)[level] * _normal(x, seed, index)
+    drawn = [torch.randn(image.shape, generator=generator(seed, 0, i)) for image, i in _each(x, index)]
+    return x + (0.04, 0.08, 0.12, 0.18, 0.26)[level] * torch.stack(drawn).to(x)
 
 
 def shot(x: Tensor, level: int, seed: int, index: Tensor) -> Tensor:
@@ -134,14 +133,13 @@ def jpeg(x: Tensor, level: int) -> Tensor:
     return torch.stack(packed).to(x) / 255
 
 
-RANDOM: dict[str, Callable[[Tensor, int, int, Tensor], Tensor]] = {
-    function.__name__: function for function in (noise, shot, impulse, motion)
+CORRUPTIONS: dict[str, Callable[..., Tensor]] = {
+    function.__name__: function
+    for function in (noise, shot, impulse, motion, blur, bright, dark, contrast, saturation, pixelate, jpeg)
 }
-PLAIN: dict[str, Callable[[Tensor, int], Tensor]] = {
-    function.__name__: function for function in (blur, bright, dark, contrast, saturation, pixelate, jpeg)
-}
-CORRUPTIONS = (*RANDOM, *PLAIN)
-"""The name of every corruption."""
+"""Every corruption by its name."""
+RANDOM = ("noise", "shot", "impulse", "motion")
+"""Those that draw random numbers, by the seed and the number of each image."""
 
 
 @dataclass(frozen=True)
@@ -162,11 +160,6 @@ class Corrupted:
 
 def _each(x: Tensor, index: Tensor) -> list[tuple[Tensor, int]]:
     return list(zip(x, index.tolist(), strict=True))
-
-
-def _normal(x: Tensor, seed: int, index: Tensor) -> Tensor:
-    drawn = [torch.randn(image.shape, generator=generator(seed, 0, i)) for image, i in _each(x, index)]
-    return torch.stack(drawn).to(x)
 
 
 def _scale(x: Tensor) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -14,7 +14,7 @@ from acls.data import DataOptions
 from acls.data.augment import Augment
 from acls.data.dataset import Data, InMemory, OnDisk, Part, Source
 from acls.data.files import Files, needs_root
-from acls.data.images import MIDDLE, Scene, Square, decode, letterbox, to_bytes
+from acls.data.images import MIDDLE, cut_scene, cut_square, decode, letterbox, to_bytes
 from acls.data.splits import divide
 from acls.errors import InputError
 from acls.vision import pillow
@@ -41,11 +41,13 @@ def load(options: DataOptions, seed: int) -> Data:
         pairs = _pairs(files, under)
         names = _class_names(files, pairs, options.void)
 
-        def maps_of(items: list[tuple[str, str]]) -> Source:
-            return masked_source(Masked(files, items, len(names), options.void), options)
-
-        own = {part: Part(maps_of(_pairs(files, f"{part}/"))) for part in held}
-        return divide(maps_of(pairs), None, options, seed, names, own=own, test_share=TEST_SHARE, void=options.void)
+        every = {"train": pairs, **{part: _pairs(files, f"{part}/") for part in held}}
+        sources = {
+            part: masked_source(files, found, len(names), options.void, options) for part, found in every.items()
+        }
+        own = {part: Part(sources[part]) for part in held}
+        source = sources["train"]
+        return divide(source, None, options, seed, names, own=own, test_share=TEST_SHARE, void=options.void)
     items, names = labelled(files, under, layout)
     listed = {part: labelled(files, f"{part}/", layout, names)[0] for part in held}
     own = {part: Part(image_source(files, found, options, SIZE)) for part, found in listed.items()}
@@ -76,27 +78,20 @@ def labelled(
     return items, classes
 
 
-@dataclass(frozen=True)
-class _Labelled:
-    """Read an image by number, with its class id."""
-
-    files: Files
-    items: Sequence[tuple[str, int]]
-
-    def __call__(self, number: int) -> tuple[Any, int]:
-        name, label = self.items[number]
-        return self.files.image(name), label
+def _read_image(files: Files, items: Sequence[tuple[str, int]], number: int) -> tuple[Any, int]:
+    name, label = items[number]
+    return files.image(name), label
 
 
-@dataclass(frozen=True)
-class _Decoded:
-    """An image in memory by number, with its class id."""
+def _read_decoded(x: Tensor, y: Tensor, number: int) -> tuple[Any, int]:
+    return pillow().fromarray(x[number].permute(1, 2, 0).numpy()), int(y[number])
 
-    x: Tensor
-    y: Tensor
 
-    def __call__(self, number: int) -> tuple[Any, int]:
-        return pillow().fromarray(self.x[number].permute(1, 2, 0).numpy()), int(self.y[number])
+def _read_masked(
+    files: Files, items: Sequence[tuple[str, str]], n_classes: int, void: int, number: int
+) -> tuple[Any, Any]:
+    name, mask = items[number]
+    return files.image(name), files.mask(mask, n_classes, void)
 
 
 def classes_of(items: Sequence[tuple[str, int]]) -> Tensor:
@@ -107,41 +102,28 @@ def classes_of(items: Sequence[tuple[str, int]]) -> Tensor:
 def image_source(files: Files, items: Sequence[tuple[str, int]], options: DataOptions, size: int) -> Source:
     """Labelled images at the size of the options, or else ``size``: in memory, or read as they are needed."""
     size, augment = options.size or size, Augment.of(options)
-    cut = Square(size, options.scale)
+    cut = partial(cut_square, size, options.scale)
     if not options.memory:
-        return OnDisk(len(items), _Labelled(files, items), cut, augment)
+        return OnDisk(len(items), partial(_read_image, files, items), cut, augment)
     names = [name for name, _ in items]
     if options.scale < 1:  # crops are cut from images that are larger than what evaluation sees of them
         larger = decode(files, names, round(size / MIDDLE))
-        return OnDisk(len(items), _Decoded(larger, classes_of(items)), cut, augment)
+        return OnDisk(len(items), partial(_read_decoded, larger, classes_of(items)), cut, augment)
     return InMemory(decode(files, names, size), classes_of(items), augment)
 
 
-@dataclass(frozen=True)
-class Masked:
-    """Read an image by number, with its label map."""
-
-    files: Files
-    items: Sequence[tuple[str, str]]
-    n_classes: int
-    void: int
-
-    def __call__(self, number: int) -> tuple[Any, Any]:
-        name, mask = self.items[number]
-        return self.files.image(name), self.files.mask(mask, self.n_classes, self.void)
-
-
-def masked_source(read: Masked, options: DataOptions) -> Source:
+def masked_source(
+    files: Files, items: Sequence[tuple[str, str]], n_classes: int, void: int, options: DataOptions
+) -> Source:
     """Images with masks, in memory at one size or read as they are needed; sizes are compared before training."""
-    for name, mask in read.items:
-        sizes = ["{}x{}".format(*read.files.size(one)) for one in (name, mask)]
+    for name, mask in items:
+        sizes = ["{}x{}".format(*files.size(one)) for one in (name, mask)]
         if sizes[0] != sizes[1]:
             raise InputError(f"{name} is {sizes[0]}, but its mask {mask} is {sizes[1]}")
-    augment = Augment.of(options, read.void)
+    augment, read = Augment.of(options, void), partial(_read_masked, files, items, n_classes, void)
     if not options.memory:
-        return OnDisk(len(read.items), read, Scene(options.size or 512, read.void), augment)
-    size = options.size or 128
-    pairs = [letterbox(*read(number), size, read.void) for number in range(len(read.items))]
+        return OnDisk(len(items), read, partial(cut_scene, options.size or 512, void), augment)
+    pairs = [letterbox(*read(number), options.size or 128, void) for number in range(len(items))]
     x, y = (torch.stack([to_bytes(pair[side]) for pair in pairs]) for side in (0, 1))
     return InMemory(x, y, augment)
 

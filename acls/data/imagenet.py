@@ -1,7 +1,8 @@
-"""ImageNet (ILSVRC 2012); the official validation images give both validation and test.
+"""ImageNet (ILSVRC 2012) and Tiny-ImageNet (Le and Yang, 2015; 200 classes, 64x64).
 
-10 images of each class validate, 40 test, as Liu et al. (CALS, CVPR 2023) do; with their lists ``val_ind.txt`` and
-``test_ind.txt`` beside ``train/``, the very same ones. The ACLS paper's own split is not known: see the errata.
+Of ImageNet, the official validation images give both validation and test: 10 images of each class validate, 40 test, as
+Liu et al. (CALS, CVPR 2023) do; with their lists ``val_ind.txt`` and ``test_ind.txt`` beside ``train/``, the very same
+ones. The ACLS paper's own split is not known: see the errata. Of Tiny-ImageNet, they are the test part.
 """
 
 from __future__ import annotations
@@ -22,13 +23,19 @@ LAYOUT = (
     "train/<wnid>/*.JPEG and val/<wnid>/*.JPEG, here or in ILSVRC/Data/CLS-LOC/; where val/ has no folders, with "
     "LOC_val_solution.csv, imagenet_2012_validation_synset_labels.txt (a wnid per line) or ILSVRC2012_devkit_t12/"
 )
+TINY_LAYOUT = (
+    "tiny-imagenet-200 as it comes (train/<wnid>/images/*.JPEG, val/images/*.JPEG, val/val_annotations.txt), "
+    "or with val/<wnid>/*.JPEG; its folder, the one above, or a zip; beside train/, val_ind.txt may list by number the "
+    "training images that validate"
+)
 VAL_PER_CLASS = 10
-SIZE = 224
 _DEVKIT = "ILSVRC2012_devkit_t12/data/"
 
 
 def load(options: DataOptions, seed: int) -> Data:
-    """Files read as they are needed: set data.workers to the number of cores."""
+    """ImageNet's files are read as they are needed: set data.workers to the number of cores."""
+    if options.name == "tiny_imagenet":
+        return _load_tiny(options, seed)
     if options.memory:
         raise InputError("ImageNet does not fit in memory: pass --data.memory false")
     files = Files(needs_root(options.root, "imagenet", LAYOUT), layout=LAYOUT)
@@ -41,7 +48,7 @@ def load(options: DataOptions, seed: int) -> Data:
     test, val = per_class(classes_of(held), VAL_PER_CLASS, seed=options.split_seed)
     if f"{base}val_ind.txt" in files:
         val, test = (torch.tensor(files.numbers(f"{base}{part}_ind.txt", len(held))) for part in ("val", "test"))
-    source, official = (image_source(files, part, options, SIZE) for part in (train, held))
+    source, official = (image_source(files, part, options, 224) for part in (train, held))
     own = {"val": Part(official, val), "test": Part(official, test)}
     return divide(source, classes_of(train), options, seed, wnids, own=own)
 
@@ -71,3 +78,34 @@ def _flat(files: Files, base: str, wnids: tuple[str, ...]) -> list[tuple[str, in
         pairs = zip(images, found, strict=True)
         return sorted(((name, number[wnid]) for name, wnid in pairs), key=lambda item: (item[1], item[0]))
     raise InputError(f"{files.root / base / 'val'} holds no folder per class: expected {LAYOUT}")
+
+
+def _load_tiny(options: DataOptions, seed: int) -> Data:
+    """All images decoded into memory (1.4 GB); class ids are those of the sorted wnids; gray images become RGB."""
+    files = Files(needs_root(options.root, "tiny_imagenet", TINY_LAYOUT), layout=TINY_LAYOUT)
+    base = files.base("", "tiny-imagenet-200/")
+    train, wnids = labelled(files, f"{base}train/", TINY_LAYOUT)
+    test = _annotated(files, base, wnids) or labelled(files, f"{base}val/", TINY_LAYOUT, wnids)[0]
+    source, official = (image_source(files, items, options, 64) for items in (train, test))
+    own, rest, y = {"test": Part(official)}, torch.arange(len(train)), classes_of(train)
+    if f"{base}val_ind.txt" in files:
+        val = torch.tensor(files.numbers(f"{base}val_ind.txt", len(train)))
+        own, rest = {**own, "val": Part(source, val)}, rest[~torch.isin(rest, val)]
+    return divide(source, y, options, seed, _words(files, base, wnids), own=own, rest=rest)
+
+
+def _annotated(files: Files, base: str, wnids: tuple[str, ...]) -> list[tuple[str, int]]:
+    """The validation images by the official list of names and wnids; none where they lie in folders by class."""
+    listed = f"{base}val/val_annotations.txt"
+    if listed not in files or not files.images(f"{base}val/images/"):
+        return []
+    label = {wnid: number for number, wnid in enumerate(wnids)}
+    rows = (line.split("\t")[:2] for line in files.lines(listed))
+    return [(f"{base}val/images/{name}", label[wnid]) for name, wnid in rows if wnid in label]
+
+
+def _words(files: Files, base: str, wnids: tuple[str, ...]) -> tuple[str, ...]:
+    if f"{base}words.txt" not in files:
+        return wnids
+    words = dict(line.split("\t", 1) for line in files.lines(f"{base}words.txt"))
+    return tuple(words.get(wnid, wnid).split(",")[0] for wnid in wnids)

@@ -12,7 +12,7 @@ import torch
 from acls.data import DataOptions
 from acls.data.dataset import Data, Part
 from acls.data.files import Files, needs_root
-from acls.data.folder import Masked, masked_source
+from acls.data.folder import masked_source
 from acls.data.splits import divide
 from acls.errors import InputError
 from acls.vision import submodule
@@ -37,7 +37,7 @@ def load(options: DataOptions, seed: int) -> Data:
         submodule("datasets").VOCSegmentation(root, year="2012", image_set="train", download=True)
     files = Files(root, layout=layout)
     train, val = (_listed(files, name, layout) for name in (options.train_list, "val"))
-    source, official = (masked_source(Masked(files, items, len(NAMES), VOID), options) for items in (train, val))
+    source, official = (masked_source(files, items, len(NAMES), VOID, options) for items in (train, val))
     every = torch.arange(len(val))
     held, test = (every[::2], every[1::2]) if options.halve else (every, every)
     own = {"val": Part(official, held), "test": Part(official, test)}

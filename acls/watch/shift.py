@@ -110,7 +110,7 @@ def of_model(
     *,
     data: DataOptions | None = None,
     model: ModelOptions | None = None,
-    corruptions: Sequence[str] = CORRUPTIONS,
+    corruptions: Sequence[str] = tuple(CORRUPTIONS),
     severities: Sequence[int] = SEVERITIES,
     limit: int | None = None,
     seed: int = 0,
