@@ -177,18 +177,18 @@ def test_ctrl_c_in_a_reproduction_says_how_to_go_on(tmp_path, capsys, monkeypatc
 def test_after_training_each_predictions_file_is_read_once_and_each_part_predicted_once(tmp_path, monkeypatch):
     """Training, post-hoc methods, ranking, table and page: one reading of each file serves all of them."""
     read, passes = Counter(), Counter()
-    opened, predicted = readers._open, Session.outputs
+    blocks, predicted = readers.ArrayFile.blocks, Session.outputs
 
-    def count_reads(path, *rest):
-        read[Path(path).relative_to(tmp_path).as_posix()] += 1
-        return opened(path, *rest)
+    def count_reads(file, *rest):
+        read[file.path.relative_to(tmp_path).as_posix()] += 1
+        return blocks(file, *rest)
 
     def count_passes(self, part, **options):
         name = next(name for name in ("train", "val", "test") if getattr(self.data, name) is part)
         passes[self.recipe.seed, name] += 1
         return predicted(self, part, **options)
 
-    monkeypatch.setattr(readers, "_open", count_reads)
+    monkeypatch.setattr(readers.ArrayFile, "blocks", count_reads)
     monkeypatch.setattr(Session, "outputs", count_passes)
     monkeypatch.setattr("acls.cli.compare.engine_of", lambda args: HERE)
     settings = ["--epochs", "2", "--limit-batches", "2", "--methods", "CE, ACLS", "--seeds", "1", "--quiet"]
