@@ -57,6 +57,24 @@ def student_quantile(freedom: int, level: float = LEVEL) -> float:
     return high
 
 
+def bias_aware_quantile(unknown: float, level: float = LEVEL) -> float:
+    """How many standard deviations both ends of an interval need, if its estimate has a bias that is not known.
+
+    The bias may be anything in a range of ``unknown`` standard deviations, and each end allows for the worst. It cannot
+    be the worst for both, so z with P(Z > z) + P(Z > z + unknown) = 1 - level will do: 1.96 where the bias is known,
+    1.645 where the range is wide (Imbens and Manski, Econometrica 2004).
+
+    >>> round(bias_aware_quantile(0.0), 3), round(bias_aware_quantile(5.0), 3)
+    (1.96, 1.645)
+    """
+    low, high = 0.0, normal_quantile(level)
+    while high - low > 1e-9:
+        z = (low + high) / 2
+        missed = (math.erfc(z / math.sqrt(2)) + math.erfc((z + unknown) / math.sqrt(2))) / 2
+        low, high = (z, high) if missed > 1 - level else (low, z)
+    return high
+
+
 def chi_squared_tail(statistic: float, freedom: float) -> float:
     """P(X > statistic) of a chi-squared X; 1 without a degree of freedom."""
     if freedom <= 0:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from torch import Tensor
 from acls.errors import InputError
 from acls.metrics.bins import bin_of
 from acls.metrics.cells import Cells
-from acls.metrics.distributions import LEVEL, normal_quantile, student_quantile, wilson
+from acls.metrics.distributions import LEVEL, bias_aware_quantile, normal_quantile, student_quantile, wilson
 from acls.metrics.ordered import equal_mass_sums
 from acls.metrics.resampling import Blocks
 from acls.metrics.smooth import smooth_errors
@@ -35,7 +35,6 @@ FEW = 20
 _DRAWS = 128
 _SHARES = 9
 _GROUPS = 256  # groups of samples whose noise is drawn together for KS and SmoothECE
-_ONE_SIDE = 1.645 / 1.96
 _PRIOR = 4  # samples that the accuracy of a bin is drawn towards its confidence by, for the noise at the upper end
 CENTRE, LOWEST = 0.5, 1.5  # κ of the estimate and of the interval's lower end
 
@@ -53,6 +52,40 @@ class Estimate:
 
 
 @dataclass(frozen=True, eq=False)
+class Noise:
+    """What the noise of bins follows from, where samples are independent and do not choose the bins: ``(B,)`` each."""
+
+    bins: Cells
+    squares: Tensor
+    """Sums of squared weights: the counts, where all weights are 1."""
+    calibrated: Tensor
+    """The variance of each bin's residual, if the model is calibrated."""
+
+    @cached_property
+    def n(self) -> float:
+        return float(self.bins.n)
+
+    def deviation(self, accuracy: Tensor) -> Tensor:
+        """The standard deviation of each gap, if these are the true accuracies of the bins."""
+        change = accuracy * (1 - accuracy) - self.bins.mean * (1 - self.bins.mean)
+        return (self.calibrated + self.squares * change).clamp(min=1e-12).sqrt() / self.n
+
+    def at(self, gap: Tensor) -> Tensor:
+        """The same, if these are the true gaps."""
+        return self.deviation((self.bins.mean - gap * self.n / self.bins.count.clamp(min=1e-300)).clamp(0, 1))
+
+    def seen(self) -> Tensor:
+        """The same by the accuracies seen, drawn towards the confidences by as much as a few more samples would."""
+        right, count = self.bins.right + _PRIOR * self.bins.mean, self.bins.count + _PRIOR
+        return self.deviation((right / count).clamp(0, 1))
+
+    def drawn(self, size: Tensor) -> Tensor:
+        """The part of the variance of Σ |gap| from which bins the samples fell in, if the gaps have these sizes."""
+        squares = (size**2 * self.n / self.bins.count.clamp(min=1e-300)).where(self.bins.count > 0, 0.0)
+        return (squares.sum(-1) - size.sum(-1) ** 2).clamp(min=0) * self.squares.sum() / self.n**2
+
+
+@dataclass(frozen=True, eq=False)
 class Gaps:
     """The signed gaps of some cells, as parts of the whole, with the standard deviation of each."""
 
@@ -60,10 +93,8 @@ class Gaps:
     noise: Tensor
     joint: float = 0.0
     """The standard deviation of Σ |gap|, where it is larger since the cells' noise is not independent."""
-    bins: Cells | None = None
-    """Sums of the bins, ``(B,)``, of independent samples: from their accuracy follows the noise."""
-    calibrated: Tensor | None = None
-    """The variance of the sum of each bin's residuals, if the model is calibrated."""
+    by_end: Noise | None = None
+    """What tells the noise at either end; None where it is taken to be ``noise`` at both."""
 
     def bias(self, kappa: float) -> float:
         """By how much Σ |gap| is too large, if the true gaps are those observed less κ standard deviations."""
@@ -74,82 +105,75 @@ class Gaps:
         """The standard deviation of Σ |gap| where the cells' noise is independent."""
         return float(_moments(self.gap.abs(), self.noise)[1])
 
-    def lowest(self, value: float, z: float) -> float:
-        """The lower end: the least Σ |θ| that would not have made ``value`` too large by z standard deviations.
+    def lowest(self, value: float, z: float) -> tuple[float, float]:
+        """The lower end, and the standard deviation there.
 
-        The true gaps θ are taken to be those observed less κ standard deviations, for the least κ that will do, so that
-        bias and spread are those at the end itself: at 0, those of a calibrated model.
+        It is the least Σ |θ| that would not have made ``value`` too large by z standard deviations. The true gaps θ are
+        taken to be those observed less κ standard deviations, for the least κ that will do, so that bias and spread are
+        those at the end itself: at 0, those of a calibrated model.
         """
         kappa = torch.linspace(0, 6, 61, dtype=self.gap.dtype, device=self.gap.device)[:, None]
         true = (self.gap.abs() - kappa * self.noise).clamp(min=0)
-        noise = self.noise
-        if self.bins is not None:
-            off = self.gap.sign() * true * self.bins.n / self.bins.count.clamp(min=1e-300)
-            noise = self._noise_if((self.bins.mean - off).clamp(0, 1))
-        mean, deviation = _moments(true, noise)
-        size, reached = true.sum(1), mean + z * deviation - value
+        noise, drawn = self.noise, torch.zeros(())
+        if self.by_end is not None:
+            noise, drawn = self.by_end.at(self.gap.sign() * true), self.by_end.drawn(true)
+        mean, deviation, skewness = _moments(true, noise, drawn)
+        size, reached = true.sum(1), mean + _quantile(z, skewness) * deviation - value
         if float(reached[-1]) > 0:
-            return 0.0
+            return 0.0, float(deviation[-1])
         first = int((reached <= 0).nonzero()[0])
         if first == 0:
-            return float(size[0])
+            return float(size[0]), float(deviation[0])
         above, below = float(reached[first - 1]), float(reached[first])
-        return float(torch.lerp(size[first], size[first - 1], below / (below - above)))
+        end = torch.lerp(size[first], size[first - 1], below / (below - above))
+        return float(end), float(deviation[first])
 
-    def highest(self, value: float, z: float) -> float:
-        """The upper end: the largest Σ |θ| that would not have made ``value`` too small by z standard deviations.
+    def highest(self, value: float, z: float) -> tuple[float, float]:
+        """The upper end, and the standard deviation there.
 
-        Noise adds least to gaps that are all as large, measured by their noise: those are taken. The noise is that of
-        the accuracies seen, drawn towards the confidences by as much as a few more samples would.
+        It is the largest Σ |θ| that would not have made ``value`` too small by z standard deviations. Noise adds least
+        to gaps that are all as large, measured by their noise: those are taken.
         """
-        noise = self.noise
-        if self.bins is not None:
-            seen = (self.bins.right + _PRIOR * self.bins.mean) / (self.bins.count + _PRIOR)
-            noise = self._noise_if(seen.clamp(0, 1))
-        total, square = float(noise.sum()), float((noise**2).sum())
+        noise, drawn = self.noise, 0.0
+        if self.by_end is not None:
+            noise = self.by_end.seen()
+            drawn = float(self.by_end.drawn((self.gap.abs() - CENTRE * noise).clamp(min=0)))
+        total = float(noise.sum())
         if total == 0:
-            return value
-        low, high = 0.0, value / total + 10.0
+            return value, 0.0
+        low, high, deviation = 0.0, value / total + 10.0, 0.0
         for _ in range(40):
             t = (low + high) / 2
-            mean = math.sqrt(2 / math.pi) * math.exp(-(t**2) / 2) + t * math.erf(t / math.sqrt(2))
-            reached = total * mean - z * math.sqrt(square * max(0.0, t**2 + 1 - mean**2))
-            low, high = (t, high) if reached < value else (low, t)
-        return high * total
-
-    def _noise_if(self, accuracy: Tensor) -> Tensor:
-        """The standard deviation of each gap, if these are the true accuracies of the bins."""
-        assert self.bins is not None
-        assert self.calibrated is not None
-        change = accuracy * (1 - accuracy) - self.bins.mean * (1 - self.bins.mean)
-        return (self.calibrated + self.bins.count * change).clamp(min=1e-12).sqrt() / self.bins.n
+            mean, deviation, skewness = map(float, _moments(t * noise, noise, drawn))
+            low, high = (t, high) if mean + _quantile(-z, skewness) * deviation < value else (low, t)
+        return high * total, deviation
 
 
 @torch.no_grad()
-def estimates(suite: Suite, blocks: Blocks | None = None, *, level: float = LEVEL) -> dict[str, Estimate]:
+def estimates(suite: Suite, blocks: Blocks | None = None) -> dict[str, Estimate]:
     """Estimate every metric of a suite; with ``blocks`` by the units that they keep apart: images, or weighted samples.
 
     KS, SmoothECE and classwise ECE have intervals for independent rows of equal weight only, MCE none at all.
     """
     if suite.n == 0:
         return {}
-    units = units_of(suite, blocks, level)
+    units = units_of(suite, blocks)
     summary = suite.summary()
-    z = normal_quantile(level) if units is None else units.z
-    found = {"accuracy": _share(summary["accuracy"], suite, units, level)}
+    z = normal_quantile() if units is None else units.z
+    found = {"accuracy": _share(summary["accuracy"], suite, units)}
     if suite.proper is not None:
-        found["top5"] = _share(summary["top5"], suite, units, level, column=2)
+        found["top5"] = _share(summary["top5"], suite, units, column=2)
         for column, name in enumerate(("nll", "brier")):
-            found[name] = _mean(summary[name], suite, column, units, level)
-    extra = few_errors(summary["accuracy"], suite.n if units is None else units.effective, level)
+            found[name] = _mean(summary[name], suite, column, units)
+    extra = few_errors(summary["accuracy"], suite.n if units is None else units.effective)
     gaps = {name: gaps_of(suite, units, adaptive=name == "aece") for name in ("ece", "aece")}
-    found |= {name: _absolute(summary[name], of, z, extra) for name, of in gaps.items()}
+    found |= {name: _absolute(summary[name], of, z / normal_quantile(), extra) for name, of in gaps.items()}
     if not suite.weighted:
         found["rmsce"] = _root_mean_square(summary, suite, gaps["ece"], z)
     if units is None:
         cells = suite.confidences.cells()
         if suite.classwise is not None:
-            found["classwise_ece"] = _classwise(summary["classwise_ece"], suite, z)
+            found["classwise_ece"] = _classwise(summary["classwise_ece"], suite)
         for name, norm in (("ks", _ks_norm), ("smece", _smooth_norm)):
             found[name] = _drawn(summary[name], cells, norm, z, extra)
     for name in ("rmsce", "classwise_ece", "ks", "smece"):
@@ -160,12 +184,12 @@ def estimates(suite: Suite, blocks: Blocks | None = None, *, level: float = LEVE
 
 
 def units_of(suite: Suite, blocks: Blocks | None, level: float = LEVEL) -> Units | None:
-    """What varies from unit to unit; None where the samples of the suite are the units."""
-    if blocks is None and suite.weighted:
+    """What varies from unit to unit; None where the units are samples of equal weight."""
+    if suite.weighted and blocks is None:
         raise InputError(
             "expected blocks=Blocks.of(..., sample_weight=...): what weighted samples vary by is known from blocks"
         )
-    return None if blocks is None else Units(blocks, level)
+    return Units(blocks, level) if blocks is not None and (blocks.shared or suite.weighted) else None
 
 
 @lru_cache(maxsize=8)
@@ -181,27 +205,39 @@ def _mean_abs(size: Tensor, noise: Tensor) -> Tensor:
     return torch.where(noise > 0, spread + size * (1 - 2 * torch.special.ndtr(-scaled)), size)
 
 
-def _moments(size: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean and the standard deviation of Σ |size + noise Z| for independent normal Z."""
+def _moments(size: Tensor, noise: Tensor, drawn: Tensor | float = 0.0) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, standard deviation and skewness of Σ |size + noise Z| for independent normal Z, with ``drawn`` variance."""
     mean = _mean_abs(size, noise)
-    return mean.sum(-1), (size**2 + noise**2 - mean**2).clamp(min=0).sum(-1).sqrt()
+    square = size**2 + noise**2
+    cube = mean * (size**2 + 2 * noise**2) + size * noise**2 * torch.special.erf(size / (noise * math.sqrt(2)))
+    deviation = ((square - mean**2).clamp(min=0).sum(-1) + drawn).sqrt()
+    third = (cube - 3 * mean * square + 2 * mean**3).where(noise > 0, 0.0).sum(-1)
+    return mean.sum(-1), deviation, third / deviation.clamp(min=1e-100) ** 3
 
 
-def _absolute(value: float, gaps: Gaps, z: float, extra: float = 0.0) -> Estimate:
-    """The estimate of Σ |gap|.
+def _quantile(z: float, skewness: float | Tensor) -> float | Tensor:
+    """The quantile, in standard deviations, of what is skewed where a normal one is z (Cornish and Fisher 1938)."""
+    return z + skewness * (z**2 - 1) / 6
 
-    Far above the noise either end fails as often as the other. Near the noise the lower end is 0 and cannot fail, so
-    the upper end has the quantile of one side there.
+
+def _absolute(value: float, gaps: Gaps, scale: float, extra: float = 0.0) -> Estimate:
+    """The estimate of Σ |gap|, with quantiles ``scale`` times those of a normal distribution.
+
+    How much noise adds depends on the true gaps: the least that it adds at one end is not the most that it adds at the
+    other, and what lies between is bias that is not known. Near the noise the lower end is 0 and cannot fail.
     """
-    wider = max(1.0, gaps.joint / max(gaps.deviation(), 1e-300))
-    low = max(0.0, min(gaps.lowest(value, z * wider), value))
-    side = z * wider * (_ONE_SIDE + (1 - _ONE_SIDE) * low / max(value, 1e-300))
-    high = min(1.0, max(gaps.highest(value, side), value, value + extra))
-    debiased = min(max(value - gaps.bias(CENTRE), low), high)
-    return Estimate(value, debiased, low, high)
+    wider = scale * max(1.0, gaps.joint / max(gaps.deviation(), 1e-300))
+    one_side = bias_aware_quantile(math.inf)
+    (low, down), (high, up) = (end(value, one_side * wider) for end in (gaps.lowest, gaps.highest))
+    if low > 0:
+        unknown = 2 * (max(high, value) - low) / max(wider * (down + up), 1e-300) - 2 * one_side
+        z = wider * bias_aware_quantile(max(unknown, 0.0))
+        low, high = gaps.lowest(value, z)[0], gaps.highest(value, z)[0]
+    low, high = min(low, value), min(1.0, max(high, value, value + extra))
+    return Estimate(value, min(max(value - gaps.bias(CENTRE), low), high), low, high)
 
 
-def few_errors(accuracy: float, n: float, level: float) -> float:
+def few_errors(accuracy: float, n: float, level: float = LEVEL) -> float:
     """How far a calibration error may be above the one seen, for that few errors (or few hits) tell little of them."""
     rate = min(accuracy, 1 - accuracy)
     return wilson(rate, n, level)[1] - rate if rate * n < FEW else 0.0
@@ -226,16 +262,19 @@ def gaps_of(suite: Suite, units: Units | None = None, *, adaptive: bool = False)
         sums = [torch.bincount(index, part[0], bins) for part in columns]
     held, (observed, calibrated) = Cells(*sums[:3]), sums[3:]
     noise = torch.maximum(observed, calibrated).clamp(min=0).sqrt() / suite.n
-    gaps = Gaps(held.residual / suite.n, noise)
-    return gaps if adaptive else replace(gaps, bins=held, calibrated=calibrated)  # whose bins the samples do not choose
+    by_end = None if adaptive else Noise(held, held.count, calibrated)
+    return Gaps(held.residual / suite.n, noise, by_end=by_end)
 
 
-def _classwise(value: float, suite: Suite, z: float) -> Estimate:
+def _classwise(value: float, suite: Suite) -> Estimate:
     classwise = suite.classwise
     assert classwise is not None
-    scale = suite.n * classwise.samples.shape[0]
-    gaps = Gaps(classwise.residual.flatten() / scale, classwise.noise.flatten().sqrt() / scale)
-    found = _absolute(value, gaps, z)
+    residual, noise = classwise.residual, classwise.noise
+    if residual.shape[0] == 2:  # the noise of either is that of the other
+        residual, noise = residual[:1], noise[:1]
+    scale = suite.n * residual.shape[0]
+    gaps = Gaps(residual.flatten() / scale, noise.flatten().sqrt() / scale)
+    found = _absolute(value, gaps, 1.0)
     few = found.low == 0 and gaps.bias(1e6) > value / 2
     return replace(found, note="so few samples per class cannot tell it from 0") if few else found
 
@@ -300,13 +339,13 @@ def grouped(cells: Cells, groups: int = _GROUPS, bins: int = 1) -> Cells:
     return Cells(*(part[None, held] for part in together))
 
 
-def _share(share: float, suite: Suite, units: Units | None, level: float, column: int | None = None) -> Estimate:
+def _share(share: float, suite: Suite, units: Units | None, column: int | None = None) -> Estimate:
     """Wilson's interval of accuracy, or of column ``column`` of the blocks' proper sums."""
     size = suite.n if units is None else units.size(share, column)
-    return Estimate(share, share, *wilson(share, size, level))
+    return Estimate(share, share, *wilson(share, size))
 
 
-def _mean(value: float, suite: Suite, column: int, units: Units | None, level: float) -> Estimate:
+def _mean(value: float, suite: Suite, column: int, units: Units | None) -> Estimate:
     if not math.isfinite(value):
         return Estimate(value, note="no interval: a label had probability 0")
     if units is not None:
@@ -316,7 +355,7 @@ def _mean(value: float, suite: Suite, column: int, units: Units | None, level: f
     else:
         assert suite.proper is not None
         variance = max(0.0, float(suite.proper.squares[column]) / suite.n - value**2) / (suite.n - 1)
-        margin = student_quantile(int(suite.n) - 1, level) * math.sqrt(variance)
+        margin = student_quantile(int(suite.n) - 1) * math.sqrt(variance)
     return Estimate(value, value, max(0.0, value - margin), value + margin)
 
 
@@ -336,7 +375,7 @@ class Units:
         self.number = len(self.held)
         self.n = float(self.held.sum())
         self.z = student_quantile(max(1, self.number - 1), level)
-        self._most = self.n**2 / float(blocks.squares)
+        self._most = self.n**2 / float(blocks.squares.sum())
         """Samples of equal weight that would tell as much, if all were independent (Kish 1965)."""
 
     def sums(self, column: int | None) -> Tensor:
@@ -373,11 +412,12 @@ class Units:
     def gaps(self, *, adaptive: bool) -> Gaps:
         """The gaps of the bins with their noise, at least that of independent samples of a calibrated model."""
         gap, noise = self.noise(adaptive=adaptive)
-        pooled = self.blocks.pooled
-        calibrated = torch.zeros_like(gap).index_add_(
-            0, self.blocks.bin_of_cell(adaptive=adaptive), (pooled.confidence * (1 - pooled.mean))[0]
-        )
-        spread = torch.maximum((noise**2).sum(0), calibrated / self.n / self._most).sqrt()
+        index, pooled, squares = self.blocks.bin_of_cell(adaptive=adaptive), self.blocks.pooled, self.blocks.squares
+        parts = (pooled.count[0], pooled.confidence[0], pooled.right[0], squares, self.blocks.calibrated)
+        *held, squares, calibrated = (torch.zeros_like(gap).index_add_(0, index, part) for part in parts)
+        spread = torch.maximum((noise**2).sum(0), calibrated / self.n**2).sqrt()
+        if not self.blocks.shared:
+            return Gaps(gap, spread, by_end=None if adaptive else Noise(Cells(*held), squares, calibrated))
         draws = normals(_DRAWS, self.number).to(noise) @ noise
         joint = max(float((gap + draws).abs().sum(1).std()), float((noise @ gap.sign()).norm()))
         return Gaps(gap, spread, joint)

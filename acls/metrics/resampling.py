@@ -44,27 +44,40 @@ class Blocks(Tally):
     cells: Tensor
     """``(blocks, G, 3)``: counts, confidences and hits in cells of confidence that refine the bins."""
     squares: Tensor
-    """The sum of the squared weights of the samples: n where they have none."""
+    """``(G,)``: sums of the squared weights of the samples in each cell; their counts where they have none."""
     proper: Tensor | None
     """``(blocks, 3)``: sums of NLL, Brier score, labels among the first five."""
     classwise: Tensor | None
     """``(fewer blocks, K, B)``: probability minus events."""
     bins: int
+    shared: bool = False
+    """Whether several samples may share a unit; else each is independent of all others."""
 
     @classmethod
     def count(
-        cls, batch: Batch, bins: int = BINS, *, unit: Tensor | None = None, first: int = 0, classwise: bool = False
+        cls,
+        batch: Batch,
+        bins: int = BINS,
+        *,
+        unit: Tensor | None = None,
+        shared: bool | None = None,
+        first: int = 0,
+        classwise: bool = False,
     ) -> Blocks:
         """The sums of one batch; ``unit`` is one number per sample or pixel, by default their places from ``first`` on.
 
-        A place is that of a sample or, when dense, of its map. Models are comparable if counted with the same units.
+        A place is that of a sample or, when dense, of its map. Models are comparable if counted with the same units,
+        which several samples are taken to share where they are given or are maps, unless ``shared`` is False.
         """
+        if shared is None:
+            shared = unit is not None or batch.dense
         top, weight = batch.top, batch.weight
         units = batch.spread(batch.places(first) if unit is None else unit)
         block = units % BLOCKS
         inner = _cell_edges(bins, top.confidence)
         size = inner.shape[0] + 1
-        index = block * size + torch.bucketize(top.confidence, inner)
+        cell = torch.bucketize(top.confidence, inner)
+        index = block * size + cell
         ones = torch.ones_like(top.confidence)
         cells = torch.stack(
             [sums(index, BLOCKS * size, part, weight).double() for part in (ones, top.confidence, top.right)], -1
@@ -73,9 +86,9 @@ class Blocks(Tally):
         if top.nll is not None and top.brier is not None and top.label_in_five is not None:
             scores = (top.nll, top.brier, top.label_in_five)
             proper = torch.stack([sums(block, BLOCKS, part, weight).double() for part in scores], 1)
-        squares = ones.sum(dtype=torch.float64) if weight is None else weight.double().square().sum()
+        squares = sums(cell, size, None if weight is None else weight.double().square()).double()
         by_class = _classwise(batch, units, bins) if classwise else None
-        return cls(cells.view(BLOCKS, size, 3), squares, proper, by_class, bins)
+        return cls(cells.view(BLOCKS, size, 3), squares, proper, by_class, bins, shared)
 
     def summary(self) -> dict[str, float]:
         """The metrics of all blocks together; those that depend on order from coarse cells, hence only nearly right."""
@@ -95,6 +108,12 @@ class Blocks(Tally):
     def pooled(self) -> Cells:
         """The cells of all blocks together, ``(1, G)``."""
         return Cells(*self.cells.sum(0)[None].unbind(-1))
+
+    @property
+    def calibrated(self) -> Tensor:
+        """The variance of each cell's residual ``(G,)``, if the samples are independent and the model is calibrated."""
+        mean = self.pooled.mean[0]
+        return self.squares * mean * (1 - mean)
 
     def lower(self) -> Tensor:
         """The least confidence that each cell may hold, in ascending order."""

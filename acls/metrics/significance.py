@@ -21,6 +21,7 @@ from acls.metrics.cells import Cells
 from acls.metrics.distributions import (
     LEVEL,
     cauchy,
+    chi_squared_tail,
     holm,
     normal_quantile,
     normal_tail,
@@ -92,7 +93,6 @@ def calibration(
     blocks: Blocks | None = None,
     *,
     replicates: int = REPLICATES,
-    level: float = LEVEL,
     seed: int = 0,
     smooth: bool = True,
     floors: bool = True,
@@ -117,12 +117,10 @@ def calibration(
         tests |= {name: Test(*found) for name, found in suite.redraws.tests().items()}
         weights = {"log": 3, "cox": 3, "classes": 2, "floor": 2}  # so that over- and underconfidence is found first
     p = cauchy([tests[name].p for name in weights], weights.values())
-    return Calibration(p, tests, tuple(weights), draws.floors(suite, level, smooth=smooth) if floors else {})
+    return Calibration(p, tests, tuple(weights), draws.floors(suite, smooth=smooth) if floors else {})
 
 
-def noise_floor(
-    suite: Suite, *, replicates: int = REPLICATES, level: float = LEVEL, seed: int = 0, smooth: bool = True
-) -> dict[str, Floor]:
+def noise_floor(suite: Suite, *, replicates: int = REPLICATES, seed: int = 0, smooth: bool = True) -> dict[str, Floor]:
     """What each calibration error would be for a calibrated model with these confidences and as many samples.
 
     Each replicate keeps the confidences and draws every hit anew with its confidence as probability. Samples of nearly
@@ -132,7 +130,7 @@ def noise_floor(
     if suite.n == 0 or suite.weighted:
         raise InputError("expected samples of equal weight for a noise floor, got none, or weighted ones")
     with torch.no_grad():
-        return _Draws(suite, replicates, seed).floors(suite, level, smooth=smooth)
+        return _Draws(suite, replicates, seed).floors(suite, smooth=smooth)
 
 
 class _Draws:
@@ -147,11 +145,11 @@ class _Draws:
         right = torch.binomial(count, self.mean.expand(replicates, -1), generator=self.random)
         self.cells = Cells(count, confidence, right)
 
-    def floors(self, suite: Suite, level: float, *, smooth: bool) -> dict[str, Floor]:
+    def floors(self, suite: Suite, *, smooth: bool) -> dict[str, Floor]:
         found = cell_metrics(self.cells, bin_of(self.mean[0], self.bins), self.bins, smooth=smooth)
         if suite.classwise is not None:
             found["classwise_ece"] = _classwise_floor(suite, len(self.cells.count), self.random)
-        ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
+        ends = torch.tensor([(1 - LEVEL) / 2, (1 + LEVEL) / 2], dtype=torch.float64)
         return {
             name: Floor(float(found[name].mean()), *torch.quantile(found[name], ends).tolist())
             for name in _ERRORS
@@ -203,29 +201,38 @@ def _classwise_floor(suite: Suite, replicates: int, random: torch.Generator) -> 
 
 
 def _unit_tests(units: Units) -> dict[str, Test]:
-    """Spiegelhalter's and Cox's scores with variances from unit to unit: Student's t and Hotelling's T²."""
+    """Spiegelhalter's and Cox's scores: with variances from unit to unit, Student's t and Hotelling's T².
+
+    The variances of independent samples, whatever their weights, are known if the model is calibrated. Observed ones
+    would be small just where errors are few, and so reject too often.
+    """
     if units.number < 4:
         raise InputError(f"expected at least 4 independent units, images for example, got {units.number}: add samples")
     mean, freedom = units.blocks.pooled.mean[0], units.number - 1
     logit = torch.logit(mean.clamp(_SURE, 1 - _SURE))
     design = torch.stack([torch.ones_like(logit), logit, 1 - 2 * mean], 1)
     scores = (units.right - units.confidence) @ design
-    total, spread = scores.sum(0), torch.cov(scores.T) * units.number
+    spread = torch.cov(scores.T) * units.number
+    if not units.blocks.shared:
+        spread = design.T @ (units.blocks.calibrated[:, None] * design)
+    total = scores.sum(0)
     t = float(total[2]) / math.sqrt(max(float(spread[2, 2]), 1e-300))
     t2 = float(total[:2] @ torch.linalg.pinv(spread[:2, :2], hermitian=True) @ total[:2])
+    if not units.blocks.shared:
+        return {"spiegelhalter": Test(t, normal_tail(abs(t))), "cox": Test(t2, chi_squared_tail(t2, 2))}
     # T² (u - 2) / (2 (u - 1)) has Fisher's distribution with 2 and u - 2 degrees of freedom.
     p = (1 + t2 / freedom) ** (-(freedom - 1) / 2)
     return {"spiegelhalter": Test(t, student_tail(abs(t), freedom)), "cox": Test(t2, p)}
 
 
 @torch.no_grad()
-def compare(first: Counted, second: Counted, *, by_unit: bool = False, level: float = LEVEL) -> dict[str, Comparison]:
+def compare(first: Counted, second: Counted, *, level: float = LEVEL) -> dict[str, Comparison]:
     """Compare two models on the same samples.
 
     ECE and adaptive ECE: the interval of the difference allows for the bias of each, which depends on the unknown gaps,
     at its largest for one and its least for the other, and p is the level at which it reaches 0. RMSCE: a test of equal
-    mean squared gaps, stronger; models of equal ECE can differ in it. Accuracy, NLL and Brier: paired means. Rows are
-    taken to be independent and of equal weight unless ``by_unit``.
+    mean squared gaps, stronger; models of equal ECE can differ in it. Accuracy, NLL and Brier: paired means.
+    Intervals and p-values are by the units that the blocks keep apart.
     """
     check_same_units(first[1], second[1])
     units = Units(first[1], level), Units(second[1], level)
@@ -241,7 +248,7 @@ def compare(first: Counted, second: Counted, *, by_unit: bool = False, level: fl
         if name in found and math.isfinite(found[name].difference):
             found[name] = _mean_difference(*units, column, found[name].difference)
     for name in ("ece", "aece"):
-        found[name] = ece_difference(first, second, by_unit=by_unit, adaptive=name == "aece", level=level)
+        found[name] = ece_difference(first, second, adaptive=name == "aece", level=level)
     if not first[0].weighted:
         found["rmsce"] = rms_difference(first, second, level=level)
     return found
@@ -257,18 +264,16 @@ def _mean_difference(one: Units, other: Units, column: int | None, difference: f
 
 
 @torch.no_grad()
-def ece_difference(
-    first: Counted, second: Counted, *, by_unit: bool = False, adaptive: bool = False, level: float = LEVEL
-) -> Comparison:
+def ece_difference(first: Counted, second: Counted, *, adaptive: bool = False, level: float = LEVEL) -> Comparison:
     """The difference of two ECEs, or adaptive ECEs, without the bias of noise, and the p of their being equal."""
     values, gaps, noise, few = [], [], [], []
     for suite, blocks in (first, second):
-        units = Units(blocks, level)
+        units, by_unit = Units(blocks, level), units_of(suite, blocks, level)
         summary = suite.summary() if adaptive else suite.bins.summary()
         values.append(summary["aece" if adaptive else "ece"])
-        gaps.append(gaps_of(suite, units if by_unit else None, adaptive=adaptive))
+        gaps.append(gaps_of(suite, by_unit, adaptive=adaptive))
         noise.append(units.noise(adaptive=adaptive))
-        few.append(few_errors(summary["accuracy"], units.effective if by_unit else suite.n, level))
+        few.append(few_errors(summary["accuracy"], suite.n if by_unit is None else units.effective, level))
     shared = normals(_DRAWS, len(noise[0][1]))
     drawn = [(gap + shared.to(part) @ part).abs().sum(1) for gap, part in noise]
     deviation = float((drawn[0] - drawn[1]).std())
@@ -278,7 +283,7 @@ def ece_difference(
         return one - other
 
     lowest, centre, highest = difference(LOWEST, 0.0), difference(CENTRE, CENTRE), difference(0.0, LOWEST)
-    z = units.z if by_unit else normal_quantile(level)
+    z = normal_quantile(level) if by_unit is None else units.z
     margin = max(z * deviation, *few)
     touches = max(lowest, -highest, 0.0)
     scale = z / margin if margin > 0 else math.inf

@@ -46,7 +46,7 @@ def differences(results: Mapping[str, Result]) -> Differences:
             left_out[name] = f"the rows form one {first.unit}"
         else:
             pair = (other.suite, other.blocks), (first.suite, first.blocks)
-            found[name] = compare(*pair, by_unit=first.unit != "row")
+            found[name] = compare(*pair)
     for shared in {metric for comparison in found.values() for metric in comparison}:
         tested = [(name, p) for name, one in found.items() if shared in one and (p := one[shared].p) is not None]
         for (name, _), p in zip(tested, holm([p for _, p in tested]), strict=True):

@@ -183,7 +183,11 @@ class Counts:
             p, unit = p[kept], unit[kept]
         batch, classwise = _batch(p), p.scores is not None
         suite = Suite.count(batch, self.bins, classwise=classwise, redraw=redraw and classwise, first=first)
-        blocks = Blocks.count(batch, self.bins, unit=unit, classwise=classwise and self.detailed) if keep else None
+        blocks = (
+            Blocks.count(batch, self.bins, unit=unit, shared=bool(self.by_image), classwise=classwise and self.detailed)
+            if keep
+            else None
+        )
         return suite, blocks
 
 

@@ -142,7 +142,7 @@ def _on_samples(mine: Result, theirs: Result) -> dict[str, SeedDifference]:
     """Two files of predictions, compared on their samples; nothing where what that needs was not kept."""
     if mine.suite is None or theirs.suite is None or mine.blocks is None or theirs.blocks is None:
         return {}
-    compared = compare((mine.suite, mine.blocks), (theirs.suite, theirs.blocks), by_unit=mine.unit != "row")
+    compared = compare((mine.suite, mine.blocks), (theirs.suite, theirs.blocks))
     return {
         name: SeedDifference(found.difference, found.low, found.high, found.p, 1, None)
         for name, found in compared.items()

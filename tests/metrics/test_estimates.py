@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from acls.errors import InputError
 from acls.metrics import Blocks, Suite
+from acls.metrics.cells import Cells
 from acls.metrics.distributions import chi_squared_tail, normal_quantile, student_quantile, student_tail
-from acls.metrics.estimates import Gaps, estimates
+from acls.metrics.estimates import Gaps, Noise, estimates
 from acls.metrics.significance import calibration, compare, over_seeds, ranking
 from tests.metrics.made import logits_and_labels
 
@@ -43,10 +44,10 @@ def test_bias_and_spread_of_absolute_gaps_are_those_of_draws():
 
 def test_the_ends_are_those_that_the_test_at_the_end_just_allows():
     gaps = Gaps(torch.full((9,), 4.0).double(), torch.ones(9).double())  # far above the noise: the usual interval
-    assert gaps.lowest(36.0, 1.96) == pytest.approx(36 - 1.96 * 3, abs=0.05)
-    assert gaps.highest(36.0, 1.96) == pytest.approx(36 + 1.96 * 3, abs=0.05)
+    assert gaps.lowest(36.0, 1.96) == pytest.approx((36 - 1.96 * 3, 3), abs=0.05)
+    assert gaps.highest(36.0, 1.96) == pytest.approx((36 + 1.96 * 3, 3), abs=0.05)
     noise = Gaps(torch.full((9,), 0.5).double(), torch.ones(9).double())
-    assert noise.lowest(4.5, 1.96) == 0
+    assert noise.lowest(4.5, 1.96)[0] == 0
 
 
 @settings(max_examples=40, deadline=None)
@@ -182,3 +183,32 @@ def test_the_best_is_marked_against_all_others_only():
 def test_too_many_bins_are_refused():
     with pytest.raises(InputError, match="expected 1 to 10000 bins"):
         Suite.of(*calibrated(10), bins=10**9)
+
+
+def test_weights_that_are_all_the_same_change_neither_interval_nor_test():
+    logits, labels = calibrated(600)
+    logits, weight = logits / 0.8, torch.full((600,), 1.5)
+    suite = Suite.of(logits, labels, sample_weight=weight)
+    blocks = Blocks.of(logits, labels, sample_weight=weight)
+    plain, weighted = estimates(Suite.of(logits, labels))["ece"], estimates(suite, blocks)["ece"]
+    assert (weighted.low, weighted.high) == pytest.approx((plain.low, plain.high), rel=0.02)
+    one, other = calibration(Suite.of(logits, labels)).tests, calibration(suite, blocks).tests
+    for name in ("spiegelhalter", "cox"):
+        assert other[name].statistic == pytest.approx(one[name].statistic, rel=0.02), name
+
+
+def test_the_interval_of_two_classes_is_that_of_either():
+    logits, labels = calibrated(1000, 2)
+    probs = (logits / 0.5).softmax(1)
+    both = estimates(Suite.of(probs, labels, kind="probs", classwise=True))["classwise_ece"]
+    one = estimates(Suite.of_triples(probs[:, 1], torch.ones_like(labels), labels))["ece"]
+    assert both.value == pytest.approx(one.value, rel=1e-5)
+    assert (both.high - both.low) / (one.high - one.low) == pytest.approx(1, abs=0.2)
+
+
+def test_the_spread_of_large_gaps_is_that_of_their_mean_over_samples():
+    count = torch.tensor([30.0, 70.0]).double()
+    noise = Noise(Cells(count, 0.9 * count, 0.5 * count), count, 0.09 * count)
+    by_sample = torch.tensor([0.4] * 30 + [0.1] * 70).double()
+    size = torch.tensor([0.4 * 0.3, 0.1 * 0.7]).double()
+    assert float(noise.drawn(size)) == pytest.approx(float(by_sample.var(correction=0)) / 100)
