@@ -11,7 +11,6 @@ from typing import Any
 
 from acls.losses.acls import ACLS, acls_penalty
 from acls.losses.adafocal import AdaFocal
-from acls.losses.auto_acls import AutoACLS
 from acls.losses.base import CE, About, Epoch, Loss, Regularized
 from acls.losses.brier import Brier
 from acls.losses.cape import CaPE
@@ -32,7 +31,7 @@ REGISTRY: dict[str, type[Loss]] = {
     kind.__name__: kind
     for kind in (
         CE, LabelSmoothing, Focal, FLSD, InverseFocal, AdaFocal, DualFocal, Brier,
-        ECP, MMCE, MDCA, DCA, CPC, MbLS, CRL, ACLS, AutoACLS, CaPE, Patra,
+        ECP, MMCE, MDCA, DCA, CPC, MbLS, CRL, ACLS, CaPE, Patra,
     )
 }  # fmt: skip
 
@@ -59,7 +58,7 @@ def make_losses(text: str) -> list[Loss]:
 
 
 __all__ = [
-    "ACLS", "CE", "CPC", "CRL", "DCA", "ECP", "FLSD", "MDCA", "MMCE", "REGISTRY", "About", "AdaFocal", "AutoACLS",
+    "ACLS", "CE", "CPC", "CRL", "DCA", "ECP", "FLSD", "MDCA", "MMCE", "REGISTRY", "About", "AdaFocal",
     "Brier", "CaPE", "DualFocal", "Epoch", "Focal", "InverseFocal", "LabelSmoothing", "Loss", "MbLS", "Patra",
     "Regularized", "Rule", "Side", "acls_penalty", "effective_label", "make_loss", "mbls_penalty", "rule_loss", "table",
 ]  # fmt: skip

@@ -42,7 +42,7 @@ FORMS = {
 def acls_penalty(
     logits: Tensor,
     *,
-    margin: float | Tensor = 10.0,
+    margin: float = 10.0,
     lambda1: float = 0.1,
     lambda2: float = 0.01,
     form: str = "paper",
@@ -122,7 +122,7 @@ class ACLS(RankedByHistory, OnePass):
         how, adaptive = FORMS[self.form], self.smoothing == "adaptive"
         half = 0.5 if how.halved and adaptive else 1.0
         return MarginTerm(
-            margin=self._margin(),
+            margin=self.margin,
             down=half * self.lambda1,
             up=half * self.lambda2 / (n_classes - 1 if how.averaged else 1),
             power=2 if adaptive else 1,
@@ -137,13 +137,10 @@ class ACLS(RankedByHistory, OnePass):
         rule = gradient_rule(lambda z, _: torch.stack(self._penalty(z)).sum(0), down, up, (if_down, if_up))
         return self.rule_on_cross_entropy(rule)
 
-    def _margin(self) -> float | Tensor:
-        return self.margin
-
     def _penalty(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         return acls_penalty(
             logits,
-            margin=self._margin(),
+            margin=self.margin,
             lambda1=self.lambda1,
             lambda2=self.lambda2,
             form=self.form,

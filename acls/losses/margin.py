@@ -27,7 +27,7 @@ class MarginTerm:
     ŷ is the predicted class, the first where several tie, and M the margin.
     """
 
-    margin: float | Tensor
+    margin: float
     down: float
     """Weight of the predicted class's term."""
     up: float

@@ -369,8 +369,8 @@ def answers_page() -> None:
         "ECE % in form `paper` at margin 6, one seed a cell; λ1 = λ2 = 0 is cross-entropy:",
         grid_table(),
         "## A margin that nobody has to choose",
-        "`AutoACLS`, which moves the margin by the validation set after each epoch, against `ACLS` at the "
-        f"published margin: ECE {line((AUTO, NONE), (ACLS, NONE))}; NLL "
+        "`AutoACLS`, since [removed](auto.md), moved the margin by the validation set after each epoch. Against "
+        f"`ACLS` at the published margin: ECE {line((AUTO, NONE), (ACLS, NONE))}; NLL "
         f"{line((AUTO, NONE), (ACLS, NONE), 'nll')}; accuracy "
         f"{line((AUTO, NONE), (ACLS, NONE), 'accuracy')}. Against `released`: ECE "
         f"{line((AUTO, NONE), (RELEASED, NONE))}; NLL {line((AUTO, NONE), (RELEASED, NONE), 'nll')}. Started from "

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from acls.errors import InputError
-from acls.losses import ACLS, CE, REGISTRY, AutoACLS, Focal, MbLS
+from acls.losses import ACLS, CE, REGISTRY, Focal, MbLS
 from acls.losses.acls import FORMS
 from tests.contract.losses import inputs, ready, value_and_gradient
 
@@ -46,23 +46,6 @@ def test_no_pointwise_loss_breaks_the_graph(name):
 @pytest.mark.parametrize("name", POINTWISE)
 def test_every_pointwise_loss_compiles_in_place(name):
     _same_compiled(REGISTRY[name], "aot_eager", how=in_place)
-
-
-def test_a_margin_that_moves_is_not_compiled_again():
-    torch._dynamo.reset()
-    graphs = []
-    loss = AutoACLS(margin=1.0)
-    compiled = torch.compile(loss, backend=lambda graph, _: graphs.append(graph) or graph.forward, dynamic=True)
-    z, y, _ = inputs(8, 5, dtype=torch.float32)
-    for margin in (1.0, 1.5, 2.5):
-        loss.current_margin.fill_(margin)
-        for ours, expected in zip(
-            value_and_gradient(compiled, z, y, None),
-            value_and_gradient(ACLS(margin=margin), z, y, None),
-            strict=True,
-        ):
-            torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-6)
-    assert len(graphs) == 1
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -132,7 +115,7 @@ def test_soft_labels_and_class_weights_do_without_the_compiled_pass():
 
 def test_compiled_losses_do_not_take_each_other_for_themselves():
     torch._dynamo.reset()
-    makes = [partial(kind, margin=margin) for kind in (ACLS, MbLS, AutoACLS) for margin in (1.0, 2.0)]
+    makes = [partial(kind, margin=margin) for kind in (ACLS, MbLS) for margin in (1.0, 2.0)]
     makes += [partial(ACLS, margin=1.0, form=form) for form in FORMS]
     z, y, _ = inputs(9, 5, dtype=torch.float32)
     pairs = [(in_place(make(), "eager"), make()) for make in makes]

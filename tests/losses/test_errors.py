@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from acls.errors import InputError
-from acls.losses import ACLS, CE, CRL, MDCA, MMCE, REGISTRY, AutoACLS, CaPE, Epoch, Focal, Patra, make_loss, make_losses
+from acls.losses import ACLS, CE, CRL, MDCA, MMCE, REGISTRY, CaPE, Epoch, Focal, Patra, make_loss, make_losses
 
 Z, Y = torch.zeros(8, 21, 64, 64), torch.zeros(8, 64, 64, dtype=torch.long)
 
@@ -102,7 +102,6 @@ def test_an_unknown_loss_is_answered_with_the_nearest():
         (ACLS, {"margin": "six"}, r"ACLS\(margin='six'\): expected a finite number, got 'six'"),
         (MMCE, {"weighted": "no"}, r"MMCE\(weighted='no'\): expected True or False"),
         (Patra, {"prune_at": 0.5}, "expected several values"),
-        (AutoACLS, {"margin": 0.0}, r"expected a number in \(0, inf\)"),
         (Patra, {"prune_at": (0.5, 2.0)}, r"expected a number in \(0, 1\]"),
         (CaPE, {"bins": 0}, r"CaPE\(bins=0\): expected a number in \[1, inf\)"),
     ],

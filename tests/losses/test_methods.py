@@ -17,7 +17,6 @@ from acls.losses import (
     MMCE,
     REGISTRY,
     AdaFocal,
-    AutoACLS,
     CaPE,
     DualFocal,
     Epoch,
@@ -165,7 +164,7 @@ def test_the_penalties_take_dense_maps():
         assert torch.equal(penalty(z), penalty(rows).reshape(3, 2, 4))
 
 
-@pytest.mark.parametrize("loss", [MbLS(), *(ACLS(form=form) for form in FORMS), AutoACLS()], ids=repr)
+@pytest.mark.parametrize("loss", [MbLS(), *(ACLS(form=form) for form in FORMS)], ids=repr)
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 def test_an_accelerator_runs_as_many_operators_for_any_number_of_rows_and_never_waits(loss, reduction):
     """Counted on device meta, which has no data: a look at it would raise, a loop over blocks would show."""
