@@ -63,10 +63,7 @@ def run(args: argparse.Namespace) -> None:
     chosen = [] if args.max_error is None else decisions(subjects, args.max_error)
     if args.json:
         files = {"report": str(page), "figures": [str(path) for path in figures]}
-        models = [
-            {"name": one.method, "seed": one.seed, "ece": one.as_is.result.get("ece"), "temperature": one.temperature}
-            for one in subjects
-        ]
+        models = [one.plain() for one in subjects]
         say(args, {"verdict": told, "decisions": chosen, "models": models, **files, "tables": tables})
     else:
         if not args.quiet:

@@ -17,7 +17,7 @@ from acls.study.engine import Engine
 
 
 @dataclass(frozen=True)
-class Part:
+class FileTask:
     """A file of the data set, and how to count it."""
 
     place: Path
@@ -27,8 +27,8 @@ class Part:
     by_group: bool
     settings: dict[str, Any]
 
-    def below(self, root: Path) -> Part:
-        """The same part with its file below another root, as on a machine without a disk in common."""
+    def below(self, root: Path) -> FileTask:
+        """The same task with its file below another root, as on a machine without a disk in common."""
         return replace(self, place=root / self.place.relative_to("/"))
 
 
@@ -44,7 +44,7 @@ def count_parts(batches: Batches, engine: Engine, *, by_group: bool = False, **s
         raise InputError("--workers needs files that tell how many rows they have, such as .parquet")
     firsts = itertools.accumulate([count or 0 for count in counts[:-1]], initial=0)
     parts = [
-        Part(path.absolute(), batches.columns, first, by_group, settings)
+        FileTask(path.absolute(), batches.columns, first, by_group, settings)
         for path, first in zip(batches.files, firsts, strict=True)
     ]
     with closing(engine.map(count_part, parts)) as results:
@@ -52,7 +52,7 @@ def count_parts(batches: Batches, engine: Engine, *, by_group: bool = False, **s
     return functools.reduce(operator.add, (found[number] for number in range(len(parts))))
 
 
-def count_part(part: Part) -> Counts:
+def count_part(part: FileTask) -> Counts:
     """Count one file."""
     ignored = {name: part.settings[name] for name in ("ignore_index",) if name in part.settings}
     batches = open_batches(part.place, part.columns, **ignored)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from acls.errors import InputError
 from acls.metrics.catalogue import metric
 from acls.report.page.subjects import Subject, by_method, by_protocol, records, same_samples
-from acls.report.results import about_ranking
+from acls.report.results import about_ranking, metric_values
 from acls.results import Record
 from acls.results import verdict as verdict_of
 from acls.results.words import direction
@@ -47,7 +47,7 @@ def lines_of(subjects: Sequence[Subject]) -> list[MethodSummary]:
     for method, group in by_method(subjects).items():
         before = [one.as_is for one in group]
         after = [state for one in group if (state := one.after("Temperature")) is not None]
-        floors, accuracies = (_values(before, name) for name in ("ece_floor", "accuracy"))
+        floors, accuracies = (metric_values(before, name) for name in ("ece_floor", "accuracy"))
         lines.append(MethodSummary(method, spans(before), spans(after), floors, accuracies))
     return lines
 
@@ -101,10 +101,6 @@ def _marks(kind: str, spans: Spans, most: float) -> list[str]:
     return [*found, f'<i class="dot {kind}" style="left:{_share(mean, most)}"></i>']
 
 
-def _values(found: Sequence[Record], name: str) -> list[float]:
-    return [value for one in found if (value := one.result.get(name)) is not None]
-
-
 def _share(value: float, most: float) -> str:
     return f"{100 * min(max(value / most, 0.0), 1.0):.2f}%"
 
@@ -138,7 +134,7 @@ def about(method: str, group: Sequence[Subject]) -> str:
         return f"{method}: no ECE is known."
     if len(group) == 1:
         return f"{method}: {verdict_of(group[0].as_is.result).text.removesuffix('.')}{_remedy(group)}."
-    values = _values([one.as_is for one in group], "ece")
+    values = metric_values([one.as_is for one in group], "ece")
     spread = f" ± {metric('ece').show(statistics.stdev(values))}" if len(values) > 1 else ""
     off = [one for one in group if verdict_of(one.as_is.result).miscalibrated]
     way = "no miscalibration beyond chance"
@@ -169,8 +165,8 @@ def _overall(methods: dict[str, list[Subject]], ranked: Sequence[Ranked]) -> lis
 
 def _remedy(group: Sequence[Subject]) -> str:
     scaled = [one for one in group if one.after("Temperature") is not None]
-    after = _values([state for one in scaled if (state := one.after("Temperature"))], "ece")
-    before = _values([one.as_is for one in group], "ece")
+    after = metric_values([state for one in scaled if (state := one.after("Temperature"))], "ece")
+    before = metric_values([one.as_is for one in group], "ece")
     if not after or not before:
         return ""
     ts = sorted(one.temperature for one in scaled if one.temperature is not None)

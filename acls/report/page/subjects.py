@@ -62,6 +62,11 @@ class Subject:
         details = self.as_is.result.details
         return () if details is None else details.mistakes
 
+    def plain(self) -> dict[str, Any]:
+        """The network in one line, as JSON has it."""
+        ece = self.as_is.result.get("ece")
+        return {"name": self.method, "seed": self.seed, "ece": ece, "temperature": self.temperature}
+
     def after(self, posthoc: str) -> Record | None:
         """The state after that post-hoc method, if it is there."""
         return next((state for state in self.states[1:] if state.posthoc == posthoc), None)
