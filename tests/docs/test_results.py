@@ -13,6 +13,7 @@ from acls.study.store import Row
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 ACCURATE = ("accurate", "tiny_imagenet_finetune", "cifar10_finetune", "cifar10_resnet20", "voc_finetune", "auto")
+pytestmark = pytest.mark.xdist_group("results")  # the pages are built once, not once per process
 PAGES = ("README", "cifar10", "variants", "tiny_imagenet", "voc", *ACCURATE)
 
 
