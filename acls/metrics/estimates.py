@@ -65,10 +65,15 @@ class Noise:
     def n(self) -> float:
         return float(self.bins.n)
 
+    @cached_property
+    def weight(self) -> float:
+        """What one sample counts: 1, where all weights are 1."""
+        return float(self.squares.sum()) / self.n
+
     def deviation(self, accuracy: Tensor) -> Tensor:
         """The standard deviation of each gap, if these are the true accuracies of the bins."""
         change = accuracy * (1 - accuracy) - self.bins.mean * (1 - self.bins.mean)
-        return (self.calibrated + self.squares * change).clamp(min=1e-12).sqrt() / self.n
+        return (self.calibrated + self.squares * change).clamp(min=1e-12 * self.weight**2).sqrt() / self.n
 
     def at(self, gap: Tensor) -> Tensor:
         """The same, if these are the true gaps."""
@@ -76,13 +81,14 @@ class Noise:
 
     def seen(self) -> Tensor:
         """The same by the accuracies seen, drawn towards the confidences by as much as a few more samples would."""
-        right, count = self.bins.right + _PRIOR * self.bins.mean, self.bins.count + _PRIOR
+        prior = _PRIOR * self.weight
+        right, count = self.bins.right + prior * self.bins.mean, self.bins.count + prior
         return self.deviation((right / count).clamp(0, 1))
 
     def drawn(self, size: Tensor) -> Tensor:
         """The part of the variance of Σ |gap| from which bins the samples fell in, if the gaps have these sizes."""
         squares = (size**2 * self.n / self.bins.count.clamp(min=1e-300)).where(self.bins.count > 0, 0.0)
-        return (squares.sum(-1) - size.sum(-1) ** 2).clamp(min=0) * self.squares.sum() / self.n**2
+        return (squares.sum(-1) - size.sum(-1) ** 2).clamp(min=0) * self.weight / self.n
 
 
 @dataclass(frozen=True, eq=False)

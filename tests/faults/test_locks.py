@@ -71,10 +71,9 @@ FORKS = """
 import os, sys, time
 from acls.locks import hold
 with hold(sys.argv[1]):
-    child = os.fork()
-    if child == 0:
+    if os.fork() == 0:
+        print(os.getpid(), flush=True)
         time.sleep(60)
-    print(child, flush=True)
     os._exit(0)
 """
 
