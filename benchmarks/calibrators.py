@@ -1,12 +1,14 @@
 """Post-hoc calibrators against the libraries that have them: time and log-loss, same data, one run.
 
-    python benchmarks/calibrators.py [--turns 5] [--halvings 3] [--only temperature|affine] [--networks resnet20,voc]
+    python benchmarks/calibrators.py [--turns 5] [--halvings 3] [--networks resnet20,voc] [--draws 20]
+                                     [--only temperature|affine|advice]
 
 Temperature: fits of (5000, 10) and (25000, 1000) logits, interleaved with the peers', best of several turns, in units
 of one forward cross-entropy. Vector, Matrix, Dirichlet: log-loss of real networks' outputs, each half after a fit to
 the other, over several halvings, beside the best peer's, with the time of the fits. The default Vector scales logits,
-as torch-uncertainty's does and a layer can; that of log-probabilities is held against all vector scalings. Exits with
-1 if a target is missed.
+as torch-uncertainty's does and a layer can; that of log-probabilities is held against all vector scalings. Advice: how
+often `acls calibrate`, shown 200 rows of a network, is wrong to keep the model or to recommend a temperature, by the
+NLL of the other rows. Exits with 1 if a target is missed.
 """
 
 from __future__ import annotations
@@ -29,12 +31,18 @@ from timing import best_times
 from torch import Tensor
 
 from acls.calibrators import Calibrator, Dirichlet, Matrix, Temperature, Vector
+from acls.predictions import Predictions
+from acls.results import recommend
 from acls.vision import torchvision
 
 SHARED = Path(os.environ.get("ACLS_SHARED", Path(__file__).parents[2] / "shared")) / "data" / "logits"
 MOST_CROSS_ENTROPIES = 20.0
 SAME = 5e-5
 """Log-losses that differ by so small a part are equal: so far from its minimum a peer's solver may stop."""
+SHOWN = 200
+"""Rows from which the advice to use a temperature, or none, is given."""
+MOST_LOST = 1e-3
+"""NLL that the advice may lose against the better choice, on average."""
 ROUNDING = 1e-9
 """Differences of NLL that mean nothing: peers return temperatures in float32."""
 
@@ -60,18 +68,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=5, help="turns of which the best time counts")
     parser.add_argument("--halvings", type=int, default=3, help="of the affine maps: how often the outputs are halved")
-    parser.add_argument("--only", choices=("temperature", "affine"), help="one of the two comparisons")
-    parser.add_argument("--networks", default="", help="of the affine maps: networks whose name holds one of these")
+    parser.add_argument("--draws", type=int, default=20, help="of the advice: random draws of 200 rows")
+    parser.add_argument("--only", choices=("temperature", "affine", "advice"), help="one of the comparisons")
+    parser.add_argument("--networks", default="", help="of real networks, those whose name holds one of these")
     args = parser.parse_args()
     torchvision()  # before the peers import it themselves, as its build may not fit torch's
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     passed = []
-    if args.only != "affine":
+    if args.only in (None, "temperature"):
         passed.append(compare_temperature(*small_logits(), turns=4 * args.turns))
         passed.append(compare_temperature(*large_logits(), turns=args.turns))
-    if args.only != "temperature":
+    if args.only in (None, "affine"):
         passed.append(compare_affine(args.networks.split(","), args.halvings))
+    if args.only in (None, "advice"):
+        passed.append(check_advice(args.networks.split(","), args.draws))
     return 0 if all(passed) else 1
 
 
@@ -324,6 +335,54 @@ def affine_peers() -> dict[str, Fit]:
         "torch-uncertainty dirichlet": torch_uncertainty(DirichletScaler),
         "scikit-learn": scikit_learn,
     }
+
+
+# Advice
+
+
+def check_advice(wanted: list[str], draws: int) -> bool:
+    if not SHARED.is_dir():
+        print("\nSKIP advice: no real logits; set ACLS_SHARED to their folder")
+        return True
+    found: dict[str, list[tuple[bool, float]]] = {"the first": [], "random": [], "calibrated": []}
+    for data in (data for data in real_networks() if any(part in data.name for part in wanted)):
+        if len(data.group[:SHOWN].unique()) > 1:  # the first rows of VOC are pixels of one image, which make no folds
+            found["the first"].append(advised(data, torch.arange(SHOWN)))
+        for seed in range(1, draws + 1):
+            generator = torch.Generator().manual_seed(seed)
+            own = torch.randperm(len(data.labels), generator=generator)[:SHOWN]
+            found["random"].append(advised(data, own))
+            found["calibrated"].append(advised(redrawn(data, generator), own))
+    lost = {}
+    print(f"\nadvice from {SHOWN} rows: how often it is wrong by the NLL of the other rows\n")
+    print(f"{'rows':10}  cases  keep  wrongly  use  wrongly  NLL lost  lost by always using, by always keeping")
+    for name, cases in found.items():
+        kept, used = ([change for use, change in cases if use == one] for one in (False, True))
+        changes = kept + used
+        # Keeping loses what a temperature would gain; using it loses what it costs.
+        gains, costs = (sum(max(0.0, sign * change) for change in changes) / len(changes) for sign in (-1, 1))
+        lost[name] = (sum(max(0.0, -change) for change in kept) + sum(max(0.0, change) for change in used)) / len(cases)
+        print(
+            f"{name:10}  {len(cases):5}  {len(kept):4}  {sum(change < 0 for change in kept):7}  {len(used):3}  "
+            f"{sum(change >= 0 for change in used):7}  {lost[name]:8.5f}  {costs:20.5f}  {gains:17.5f}"
+        )
+    return met("NLL lost by the advice, random rows", lost["random"], MOST_LOST)
+
+
+def redrawn(data: Data, generator: torch.Generator) -> Data:
+    """Return the network at its best temperature, with labels drawn from its own probabilities: it is calibrated."""
+    logits = data.logits / float(Temperature().fit(data.logits, data.labels).temperature)
+    labels = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+    return Data(data.name, logits, labels, data.group)
+
+
+def advised(data: Data, own: Tensor) -> tuple[bool, float]:
+    """Return whether a temperature is recommended from these rows, and how it changes the NLL of other groups' rows."""
+    part = data[own]
+    [candidate] = (advice := recommend(Predictions(part.logits, part.labels, "logits", image=part.group))).candidates
+    rest = data[~torch.isin(data.group, part.group)]
+    beta = 1 / float(candidate.calibrator.temperature)
+    return advice.chosen is not None, nll(rest.logits, rest.labels, beta) - nll(rest.logits, rest.labels, 1.0)
 
 
 if __name__ == "__main__":

@@ -53,9 +53,9 @@ def judge(
     """Fit copies of a calibrator to all folds but one, measure each on the one left out, and recommend.
 
     The recommendation is to keep the model as it is unless the held-out NLL falls by more than its standard error, or
-    half of it where a single value is learned, and the ECE does not rise by more than its own; and where a fit ends at
-    the boundary of its range. The positions of one map, and the samples of one ``group``, stay in one fold; folds
-    depend on the content of the rows, not on their order. Weights count in the fits and in the scores.
+    half of it where a single value is learned, and the ECE does not rise by more than twice its own; and where a fit
+    ends at the boundary of its range. The positions of one map, and the samples of one ``group``, stay in one fold;
+    folds depend on the content of the rows, not on their order. Weights count in the fits and in the scores.
     """
     calibrator._check_weight(sample_weight)
     data = CalibrationSet(logits, target, sample_weight, group=group, ignore_index=calibrator.ignore_index)
@@ -91,12 +91,13 @@ def judge(
 def _recommend(nll_change: float, nll_se: float, ece_change: float, ece_se: float, learned: int) -> tuple[bool, str]:
     # A single value hardly fits noise. In simulations with known truth (K = 10, n = 200, temperatures .67 to 1.5) the
     # whole standard error as its hurdle loses .0072 of NLL against the better choice, at T = .8, and half of it .0043.
-    hurdle = nll_se if learned > 1 else nll_se / 2
+    hurdle, named = (nll_se, "its standard error") if learned > 1 else (nll_se / 2, "half its standard error")
     if nll_change >= 0:
         return False, f"{KEEP}: the held-out NLL does not fall"
-    named = "its standard error" if learned > 1 else "half its standard error"
     if nll_change > -hurdle:
         return False, f"{KEEP}: the held-out NLL falls by less than {named}"
-    if ece_change > ece_se:
+    # The ECE of few rows is mostly noise: with one standard error the advice from 200 rows of 22 real networks loses
+    # .0017 of NLL, with two .0007 (benchmarks/calibrators.py --only advice).
+    if ece_change > 2 * ece_se:
         return False, f"{KEEP}: the held-out NLL falls, but the ECE rises by {100 * ece_change:.2f} points"
     return True, f"use it: the held-out NLL falls by more than {named}"

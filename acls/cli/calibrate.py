@@ -1,7 +1,8 @@
 """Fit calibrators to validation predictions, judge them by cross-validation, recommend one and save it.
 
 Each method is fitted to folds of VAL and measured on the fold left out, so its numbers are held-out. The advice is to
-keep the model as it is unless the held-out NLL falls by more than its standard error and the ECE does not rise.
+keep the model as it is unless the held-out NLL falls by more than its standard error (half of it for a method that
+learns a single value) and the ECE does not rise by more than twice its own.
 
 Examples:
   acls calibrate val.npz --test test.npz --out calibrator.safetensors
