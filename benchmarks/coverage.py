@@ -415,8 +415,8 @@ def run_ranking(table: Table, sets: int) -> None:
                 values = mean[:, None] + by_samples[:, None] + random.normal(size=(m, seeds)) * spread[:, None]
                 named = {str(j): dict(enumerate(values[j])) for j in range(m)}
 
-                def pair(one: str, other: str, values: np.ndarray = values) -> SeedDifference:
-                    return over_seeds(values[int(one)], values[int(other)], 0.003 * 2**0.5)
+                def pair(one: str, other: str, level: float, values: np.ndarray = values) -> SeedDifference:
+                    return over_seeds(values[int(one)], values[int(other)], 0.003 * 2**0.5, level=level)
 
                 result = ranking(named, pair)
                 assert result is not None

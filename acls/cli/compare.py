@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 DEMO = "digits_few"
 DEFAULTS = {"methods": METHODS, "seeds": "3", "posthoc": "temperature"}
 """Not in the parser, so that an option that is given differs from its default."""
+DEMO_SEEDS = "5"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", nargs="?", metavar="RECIPE", help=f"one of {', '.join(RECIPES)} (default: {DEMO})")
     for flag, metavar, text in (
         ("methods", "METHODS", '"paper", "all", or methods as in "CE, ACLS(margin=6), CutMix"'),
-        ("seeds", "N|S1,S2,...", "how many seeds, or which ones"),
+        ("seeds", "N|S1,S2,...", f"how many seeds, or which ones; {DEMO_SEEDS} without a recipe"),
         ("posthoc", "NAMES", "calibrators, or none"),
     ):
         parser.add_argument(f"--{flag}", metavar=metavar, help=f"{text} (default: {DEFAULTS[flag]})")
@@ -61,7 +62,8 @@ def run(args: argparse.Namespace) -> int:
 
         recipe = study_recipe(args)
         folder = Path(args.out or Path("studies") / recipe.name)
-        methods, seeds, posthoc = (getattr(args, name) or default for name, default in DEFAULTS.items())
+        defaults = DEFAULTS if args.recipe or args.config else DEFAULTS | {"seeds": DEMO_SEEDS}
+        methods, seeds, posthoc = (getattr(args, name) or default for name, default in defaults.items())
         settings = {"wait": args.wait, "page": not args.no_report, "show": not args.quiet, "force": args.force}
         try:
             found = run_comparison(
@@ -142,12 +144,15 @@ def _print(args: argparse.Namespace, found: Comparison) -> None:
     if found.ranked:
         print()
         show_table(args, ranking_table(found.ranked))
-    spread = "mean ± standard deviation over seeds; " if len({one.seed for one in found.rows}) > 1 else ""
-    say_paragraphs(
-        "",
-        f"{spread}floor: the ECE that a calibrated model with these confidences would show at this n. Differences "
-        "are of estimates without the bias of noise, with 95 % intervals over seeds and test samples. "
-        + (signs() if marks else ""),
-    )
+    seeds = "; ±: standard deviation over seeds" if len({one.seed for one in found.rows}) > 1 else ""
+    notes = [f"debiased: without the bias of noise, as are differences of errors{seeds}."]
+    if found.ranked:
+        many = len(found.ranked[0].to_baseline)
+        corrected = f", corrected for {many} comparisons (Bonferroni)" if many > 1 else ""
+        notes += [
+            f"Against {found.ranked[0].baseline}: intervals and p-values over seeds and test samples{corrected}.",
+            f"The best: p is of some other method being as good, corrected for {len(found.ranked)} rankings (Holm).",
+        ]
+    say_paragraphs("", *notes, *[signs()] * bool(marks))
     if found.page is not None:
         print(f"\nreport: {found.page}")

@@ -186,5 +186,6 @@ def _print(args: argparse.Namespace, results: dict[str, Result], compared: Diffe
         show_table(args, comparison_table(first, results[title], found))
         print()
     if compared.comparisons:
-        corrected = f"corrected for {len(compared.comparisons)} comparisons (Holm); " if len(results) > 2 else ""
-        say_paragraphs(f"p-values: {corrected}each tests that the metric of its row is the same for both models.")
+        many = len(compared.comparisons)
+        corrected = f" Intervals and p-values are corrected for {many} comparisons (Bonferroni)." if many > 1 else ""
+        say_paragraphs(f"Each p tests that the metric of its row is the same for both models.{corrected}")

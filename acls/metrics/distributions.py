@@ -110,6 +110,17 @@ def cauchy(p_values: Iterable[float], weights: Iterable[float] | None = None) ->
     return min(1.0, max(0.0, 0.5 - math.atan(mean) / math.pi))
 
 
+def for_many(comparisons: int, level: float = LEVEL) -> float:
+    """The level of each of several intervals that all hold together (Bonferroni).
+
+    Such an interval excludes 0 exactly where the p-value, multiplied by the number of comparisons, is below 0.05.
+
+    >>> round(for_many(5), 4)
+    0.99
+    """
+    return 1 - (1 - level) / max(comparisons, 1)
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """P-values corrected for being many: rejecting those below α errs at all with probability α at most (Holm 1979).
 

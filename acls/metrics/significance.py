@@ -22,7 +22,7 @@ from acls.metrics.distributions import (
     LEVEL,
     cauchy,
     chi_squared_tail,
-    holm,
+    for_many,
     normal_quantile,
     normal_tail,
     student_quantile,
@@ -413,27 +413,29 @@ class Ranking:
     against: dict[str, SeedDifference]
     """The best minus each other method, the closest mean first."""
     to_baseline: dict[str, SeedDifference]
-    """Each method minus the baseline, their p corrected by Holm."""
+    """Each method minus the baseline, intervals and p-values corrected for their number (`for_many`)."""
 
 
 def ranking(
     values: Mapping[str, Mapping[int, float]],
-    pair: Callable[[str, str], SeedDifference | None],
+    pair: Callable[[str, str, float], SeedDifference | None],
     *,
     higher_is_better: bool = False,
 ) -> Ranking | None:
-    """Rank methods by the means of their values by seed; ``pair`` gives the first of two methods minus the second.
+    """Rank methods by the means of their values by seed; ``pair`` gives one method minus another at a level.
 
     A method is called the best only where it differs from every other; None where ``pair`` has no difference for it,
     as of methods without a seed in common. The baseline is the first method.
     """
     means = {name: math.fsum(found.values()) / len(found) for name, found in values.items() if found}
     best, *others = sorted(means, key=means.__getitem__, reverse=higher_is_better)
-    against = {name: found for name in others if (found := pair(best, name)) is not None}
+    against = {name: found for name in others if (found := pair(best, name, LEVEL)) is not None}
     if len(against) < len(others) or not others:
         return None
     baseline, *rest = values
-    to_baseline = {name: found for name in rest if name in means and (found := pair(name, baseline)) is not None}
-    corrected = holm([found.p for found in to_baseline.values()])
-    to_baseline = {name: replace(to_baseline[name], p=p) for name, p in zip(to_baseline, corrected, strict=True)}
+    level = for_many(len(rest))
+    found_at = {name: pair(name, baseline, level) for name in rest if name in means}
+    to_baseline = {
+        name: replace(found, p=min(1.0, len(rest) * found.p)) for name, found in found_at.items() if found is not None
+    }
     return Ranking(best, max(found.p for found in against.values()), against, to_baseline)

@@ -154,21 +154,19 @@ def networks_table(records: Sequence[Record], columns: Sequence[str], *, marks: 
 
 
 def ranking_table(ranked: Sequence[Ranked]) -> Table:
-    """A line per metric and post-hoc method: the best, the next, their difference, its interval and the p."""
-    titles = ["best by", "post-hoc", "best", "next", "difference", "95 % interval", "p"]
-    table = Table(titles, align="llll", optional=("95 % interval", "difference"))  # without post-hoc, rows would repeat
+    """A line per metric and post-hoc method: the best, the next, their difference, and the p of another as good."""
+    table = Table(["best by", "post-hoc", "best", "next", "difference", "p"], align="llll", optional=("difference",))
     for one in ranked:
         found, shown = one.against[one.next], metric(one.metric)
-        ends = _range(one.metric, (found.low, found.high)) if one.seeds > 1 or found.p < 1 else ""
-        p = show_p(one.p).removeprefix("= ") if ends else ""
-        table.add(shown.title, one.posthoc, one.best, one.next, shown.show(one.difference, sign=True), ends, p)
+        p = show_p(one.p).removeprefix("= ") if one.seeds > 1 or found.p < 1 else ""
+        table.add(shown.title, one.posthoc, one.best, one.next, shown.show(one.difference, sign=True), p)
     return table
 
 
 def baseline_table(ranked: Ranked, records: Sequence[Record]) -> Table:
-    """A line per method: its metric minus the baseline's, the interval, and the p corrected for all of them (Holm)."""
+    """A line per method: its metric minus the baseline's, the interval and the p, corrected for all of them."""
     shown = metric(ranked.metric)
-    table = Table([f"{shown.title} against {ranked.baseline}", "mean", "difference", "95 % interval", "p"])
+    table = Table([f"{shown.title} against {ranked.baseline}", "debiased", "difference", "95 % interval", "p"])
     group: dict[str, dict[int, Record]] = {}
     for one in records:
         if one.posthoc == ranked.posthoc:
@@ -189,14 +187,15 @@ def about_ranking(ranked: Ranked) -> str:
     lead = f"{ranked.best} has the {'lowest' if shown.sign > 0 else 'highest'} {shown.label}{after}"
     by = f"{shown.show(abs(found.value))}{' points' if shown.unit else ''} ahead of {ranked.next}"
     if ranked.significant:
-        return f"{lead}, {by} (95 % interval {_range(ranked.metric, (found.low, found.high))}; p {show_p(ranked.p)})."
+        ends = _range(ranked.metric, (found.low, found.high))
+        return f"{lead}, {by} (95 % interval {ends}); p of another method being as good {show_p(ranked.p)}."
     if ranked.seeds == 1 and found.p == 1 and found.low == -float("inf"):
         return f"{lead}, {by}; one seed cannot tell that from chance: compare at least two, better five."
-    chance = f"{lead}, {by}, but that may be chance (p {show_p(ranked.p)})"
+    chance = f"{lead}, {by}, but another method may be as good (p {show_p(ranked.p)})"
     if ranked.needed is not None and ranked.needed <= ranked.seeds:
         return f"{chance}."
     needed = "more test samples" if ranked.needed is None else f"about {ranked.needed} seeds"
-    return f"{chance}; telling them apart would take {needed}."
+    return f"{chance}; telling it from {ranked.next} would take {needed}."
 
 
 def marks_of(ranked: Iterable[Ranked]) -> dict[tuple[str, str, str], Mark]:

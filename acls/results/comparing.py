@@ -1,4 +1,4 @@
-"""Comparing models on the same samples, with p-values corrected for being many."""
+"""Comparing models on the same samples, with intervals and p-values corrected for being many."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from acls.metrics.distributions import holm
+from acls.metrics.distributions import for_many
 from acls.metrics.significance import Comparison, compare
 from acls.results.result import Result
 
@@ -17,7 +17,7 @@ class Differences:
 
     baseline: str
     comparisons: Mapping[str, Mapping[str, Comparison]]
-    """By model and metric; where several models are compared, p-values are corrected for that (Holm)."""
+    """By model and metric; where several models are compared, intervals and p-values are corrected for their number."""
     left_out: Mapping[str, str]
     """Models that could not be compared, and why."""
 
@@ -34,8 +34,8 @@ def differences(results: Mapping[str, Result]) -> Differences:
     """
     baseline, *others = results
     first = results[baseline]
-    found: dict[str, dict[str, Comparison]] = {}
     left_out: dict[str, str] = {}
+    pairs = {}
     for name in others:
         other = results[name]
         if (other.labels, other.rows) != (first.labels, first.rows):
@@ -45,10 +45,14 @@ def differences(results: Mapping[str, Result]) -> Differences:
         elif first.blocks.used < 2:
             left_out[name] = f"the rows form one {first.unit}"
         else:
-            pair = (other.suite, other.blocks), (first.suite, first.blocks)
-            found[name] = compare(*pair)
-    for shared in {metric for comparison in found.values() for metric in comparison}:
-        tested = [(name, p) for name, one in found.items() if shared in one and (p := one[shared].p) is not None]
-        for (name, _), p in zip(tested, holm([p for _, p in tested]), strict=True):
-            found[name][shared] = replace(found[name][shared], p=p)
+            pairs[name] = (other.suite, other.blocks), (first.suite, first.blocks)
+    level = for_many(len(pairs))
+
+    def corrected(one: Comparison) -> Comparison:
+        return replace(one, p=None if one.p is None else min(1.0, len(pairs) * one.p))
+
+    found = {
+        name: {metric: corrected(one) for metric, one in compare(*pair, level=level).items()}
+        for name, pair in pairs.items()
+    }
     return Differences(baseline, found, left_out)

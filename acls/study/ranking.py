@@ -16,6 +16,7 @@ import torch
 
 from acls.errors import InputError
 from acls.metrics.catalogue import metric as metric_of
+from acls.metrics.distributions import LEVEL as CONFIDENCE
 from acls.metrics.distributions import holm, normal_quantile
 from acls.metrics.significance import SeedDifference, compare, over_seeds, ranking
 from acls.results import LEVEL, Record, Result
@@ -39,7 +40,7 @@ class Ranked:
     baseline: str
     """The first method."""
     to_baseline: Mapping[str, SeedDifference]
-    """Each other method minus the baseline; p-values corrected by Holm for their number."""
+    """Each other method minus the baseline; intervals and p-values corrected for their number (Bonferroni)."""
 
     @property
     def significant(self) -> bool:
@@ -83,14 +84,15 @@ def _ranked(posthoc: str, group: Mapping[str, Mapping[int, Record]], metrics: Se
     files = all(one.seed is None for seeds in group.values() for one in seeds.values())
 
     @cache
-    def on_samples(one: str, other: str) -> dict[str, SeedDifference]:
-        return _on_samples(*(next(iter(group[name].values())).result for name in (one, other)))
+    def on_samples(one: str, other: str, level: float) -> dict[str, SeedDifference]:
+        mine, theirs = (next(iter(group[name].values())).result for name in (one, other))
+        return _on_samples(mine, theirs, level)
 
-    def pair(metric: str, one: str, other: str) -> SeedDifference | None:
+    def pair(metric: str, one: str, other: str, level: float) -> SeedDifference | None:
         if files:
-            return on_samples(one, other).get(metric)
+            return on_samples(one, other, level).get(metric)
         first, second = (list(group[name].values()) for name in (one, other))
-        return difference(first, second, metric)
+        return difference(first, second, metric, level=level)
 
     for metric in metrics:
         values = values_of(group, metric)
@@ -101,7 +103,9 @@ def _ranked(posthoc: str, group: Mapping[str, Mapping[int, Record]], metrics: Se
                 yield Ranked(metric, posthoc, best.best, best.p, best.against, baseline, best.to_baseline)
 
 
-def difference(first: Sequence[Record], second: Sequence[Record], metric: str) -> SeedDifference | None:
+def difference(
+    first: Sequence[Record], second: Sequence[Record], metric: str, *, level: float = CONFIDENCE
+) -> SeedDifference | None:
     """Compare the records of two methods, seed by seed and on the same samples; None where they have no common seed.
 
     Records without resamples are compared by their own intervals, as if each method had been tested on samples of its
@@ -116,7 +120,7 @@ def difference(first: Sequence[Record], second: Sequence[Record], metric: str) -
     pairs = [(group["one"][seed], group["other"][seed]) for seed in seeds]
     # A share moves in steps of one sample.
     step = 1 / pairs[0][0].n if metric_of(metric).kind == "share" else 0.0
-    return over_seeds(mine, theirs, _deviation(pairs, metric), resolution=step)
+    return over_seeds(mine, theirs, _deviation(pairs, metric), resolution=step, level=level)
 
 
 def values_of(group: Mapping[str, Mapping[int, Record]], metric: str) -> Values:
@@ -138,11 +142,11 @@ def resamples_of(record: Record) -> Resampled | None:
     return None if record.result.details is None else record.result.details.resamples
 
 
-def _on_samples(mine: Result, theirs: Result) -> dict[str, SeedDifference]:
+def _on_samples(mine: Result, theirs: Result, level: float) -> dict[str, SeedDifference]:
     """Two files of predictions, compared on their samples; nothing where what that needs was not kept."""
     if mine.suite is None or theirs.suite is None or mine.blocks is None or theirs.blocks is None:
         return {}
-    compared = compare((mine.suite, mine.blocks), (theirs.suite, theirs.blocks))
+    compared = compare((mine.suite, mine.blocks), (theirs.suite, theirs.blocks), level=level)
     return {
         name: SeedDifference(found.difference, found.low, found.high, found.p, 1, None)
         for name, found in compared.items()

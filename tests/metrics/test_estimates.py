@@ -169,8 +169,8 @@ def test_the_best_is_marked_against_all_others_only():
         "as good": {0: 2.1, 1: 1.9, 2: 2.05},
     }
 
-    def pair(one, other):
-        return over_seeds(*(list(values[name].values()) for name in (one, other)))
+    def pair(one, other, level):
+        return over_seeds(*(list(values[name].values()) for name in (one, other)), level=level)
 
     found = ranking(values, pair)
     assert found.best == "good"

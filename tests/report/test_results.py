@@ -50,10 +50,10 @@ def test_the_best_is_marked_only_where_it_differs_by_more_than_chance(p, expecte
     ("found", "told"),
     [
         (SeedDifference(-0.03, -0.04, -0.02, 0.01, 3, 2),
-         "3.00 points ahead of CE (95 % interval -4.00 .. -2.00; p = 0.010)"),
+         "3.00 points ahead of CE (95 % interval -4.00 .. -2.00); p of another method being as good = 0.010."),
         (SeedDifference(-0.01, -0.05, 0.03, 0.6, 2, 9),
-         "chance (p = 0.600); telling them apart would take about 9 seeds."),
-        (SeedDifference(-0.01, -0.05, 0.03, 0.6, 2, None), "telling them apart would take more test samples."),
+         "another method may be as good (p = 0.600); telling it from CE would take about 9 seeds."),
+        (SeedDifference(-0.01, -0.05, 0.03, 0.6, 2, None), "telling it from CE would take more test samples."),
         (SeedDifference(-0.01, -math.inf, math.inf, 1.0, 1, None), "one seed cannot tell that from chance"),
     ],
 )  # fmt: skip

@@ -9,7 +9,7 @@ from scipy import stats
 
 from acls.metrics.estimates import Estimate
 from acls.predictions import Predictions
-from acls.results import Record, Result, evaluate
+from acls.results import Record, Result, differences, evaluate
 from acls.study.ranking import difference, rank
 from acls.study.runs import evaluated
 
@@ -78,8 +78,28 @@ def test_every_method_is_compared_with_the_first_and_corrected_for_their_number(
     assert list(found.to_baseline) == ["A", "B"]
     assert found.to_baseline["A"].value == pytest.approx(sum(values["A"]) / 3 - sum(values["CE"]) / 3)
     plain = stats.ttest_rel(values["B"], values["CE"]).pvalue
-    assert found.to_baseline["B"].p >= plain  # Holm: at least as large as alone
+    assert found.to_baseline["B"].p == pytest.approx(2 * plain, rel=1e-3)
     assert max(one.p for one in found.to_baseline.values()) < 0.05
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.01, 0.02, 0.03, 0.05])
+def test_an_interval_against_the_first_excludes_0_exactly_where_its_corrected_p_is_below_5_percent(apart):
+    random = torch.Generator().manual_seed(0)
+    eces = 0.1 + apart * torch.arange(6)[:, None] + 0.01 * torch.randn(6, 3, generator=random)
+    found = ece_of([made(str(m), s, float(ece)) for m, row in enumerate(eces) for s, ece in enumerate(row)])
+    assert len(found.to_baseline) == 5
+    for one in found.to_baseline.values():
+        assert (one.sign != 0) == (one.p < 0.05)
+
+
+def test_files_compared_with_the_first_have_intervals_and_p_values_that_agree():
+    scales = (1.0, 1.3, 1.6, 2.0, 3.0)
+    results = {str(scale): evaluate(outputs(scale), compare=True) for scale in scales}
+    found = [one for metrics in differences(results).comparisons.values() for one in metrics.values()]
+    tested = [one for one in found if one.p is not None]
+    assert {one.p < 0.05 for one in tested} == {True, False}
+    for one in tested:
+        assert (one.low > 0 or one.high < 0) == (one.p < 0.05)
 
 
 def test_one_seed_marks_nothing():
