@@ -74,7 +74,7 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
 
 _FIRST = ("set:data.root", "set:model.name", "set:loss.name", "set:epochs", "set:batch", "set:optim.lr", "set:seed")
 """Settings of a recipe that ``--help`` shows."""
-_FOLDED = ("verbose", "config", "no_report", "no_figures", "wait", "address")
+_FOLDED = ("verbose", "config", "no_report", "no_figures", "wait", "address", "ignore_index")
 """Other options of such commands that only ``--help-all`` shows."""
 
 
@@ -110,8 +110,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _run(arguments, chosen)
         sys.stdout.flush()  # here, where a full disk can still be reported
         return code
-    except KeyboardInterrupt:
-        print(f"acls {chosen}: stopped", file=sys.stderr)
+    except KeyboardInterrupt as stopped:  # with the way to go on, where there is one
+        print(f"acls {chosen}: {'; '.join(['stopped', *map(str, stopped.args)])}", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         sys.stderr.close()

@@ -14,7 +14,8 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from acls.cli.common import add_shared, check_out, say, say_paragraphs, show_table
+from acls.cli.common import add_shared, check_out, say
+from acls.report.tables import Table, percent
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +26,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Print the rules and what they keep."""
-    from acls.report.tables import Table, percent
     from acls.study.advisor import advise, read_history
 
     check_out(args, args.figure, "figure")
@@ -34,20 +34,16 @@ def run(args: argparse.Namespace) -> None:
         from acls.report.figures import sweeps
 
         sweeps.save_front({"epochs": [(one.accuracy, one.ece) for one in advice.epochs]}, args.figure)
-    if args.json:
-        say(args, asdict(advice))
-        return
     table = Table(["keep by", "epoch", "accuracy %", "NLL", "ECE %", "ECE % after T", "good for"], align="lrrrrrl")
     for rule in advice.rules:
         one = rule.keep
         numbers = (percent(one.accuracy), f"{one.nll:.4f}", percent(one.ece), percent(one.ece_after_temperature))
         table.add(rule.name, str(one.epoch), *numbers, rule.when)
-    show_table(args, table)
     low, high = (end(one.ece for one in advice.close) for end in (min, max))
-    say_paragraphs(
-        "",
-        "front of accuracy and ECE: epochs " + ", ".join(str(one.epoch) for one in advice.front),
+    front = "front of accuracy and ECE: epochs " + ", ".join(str(one.epoch) for one in advice.front)
+    close = (
         f"Of {len(advice.epochs)} epochs, {len(advice.close)} are within a standard error of the best accuracy (n "
         f"= {advice.epochs[0].n:,}); their ECE ranges from {percent(low)} to {percent(high)} %. `acls train --select "
-        "nll` keeps the epoch of the lowest NLL.",
+        "nll` keeps the epoch of the lowest NLL."
     )
+    say(args, asdict(advice), [table, "", front, close])

@@ -15,7 +15,7 @@ import argparse
 import itertools
 from dataclasses import replace
 
-from acls.cli.common import FILES, add_columns, add_shared, batches_of, check_out, say, with_progress
+from acls.cli.common import FILES, Line, add_columns, add_shared, batches_of, check_out, say, with_progress
 from acls.errors import InputError
 
 
@@ -32,23 +32,20 @@ def run(args: argparse.Namespace) -> None:
     """Calibrate slice by slice."""
     from acls.calibrators import Calibrator
     from acls.predictions import save_batches
-    from acls.predictions.writers import check_suffix
     from acls.results.recommending import check_pointwise
 
-    check_suffix(args.out)
     calibrator = Calibrator.load(args.calibrator)
     check_pointwise(calibrator)
     batches = batches_of(args, args.source, unlabelled=True)
     check_out(args, args.out, "predictions", args.calibrator, *batches.files)
-    stated = "triples" in {p.kind for p in itertools.islice(batches, 1)}
+    stated = any(p.kind == "triples" for p in itertools.islice(batches, 1))
     if stated != calibrator.stated:
         kinds = ("rows of scores", "stated confidences")
         raise InputError(
             f"{args.calibrator} was fitted to {kinds[calibrator.stated]}, but {args.source} holds {kinds[stated]}"
         )
-
     about = {"calibrator": repr(calibrator)}
     shown = with_progress(args, batches)
     save_batches(args.out, (replace(p.calibrated(calibrator), meta={**p.meta, **about}) for p in shown))
     what = "confidences" if stated else "log-probabilities"
-    say(args, {"file": args.out, **about}, f"{args.out}: {what} calibrated by {calibrator!r}")
+    say(args, {"file": args.out, **about}, [Line(f"{args.out}: {what} calibrated by {calibrator!r}")])

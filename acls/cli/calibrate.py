@@ -16,21 +16,10 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from acls.cli.common import (
-    FILES,
-    add_columns,
-    add_shared,
-    batches_of,
-    check_out,
-    say,
-    say_paragraphs,
-    show_table,
-    with_progress,
-)
+from acls.cli.common import FILES, Line, Parts, add_columns, add_shared, batches_of, check_out, note, say, with_progress
 from acls.options import number
 
 if TYPE_CHECKING:
@@ -60,7 +49,7 @@ def run(args: argparse.Namespace) -> None:
     from acls.results.recommending import before_and_after, check_pointwise, recommend
 
     calibrators = make_calibrators(args.method)
-    for calibrator in calibrators:
+    for calibrator in calibrators:  # before a long file is read
         check_pointwise(calibrator)
     advice = recommend(_read(args), calibrators, folds=args.folds)
     tested = None
@@ -71,14 +60,11 @@ def run(args: argparse.Namespace) -> None:
     saved = advice.chosen or (advice.best if args.force else None)
     if args.out is not None and saved is not None:
         saved.calibrator.save(args.out)
-    if args.json:
-        plain: dict[str, Any] = advice.as_json()
-        if tested is not None:
-            plain["test"] = {name: result.as_json() for name, result in tested[0].items()}
-            plain["changes"] = tested[1].as_json()
-        say(args, {**plain, "saved": args.out if saved else None})
-    else:
-        _print(args, advice, tested, saved)
+    plain: dict[str, Any] = advice.as_json()
+    if tested is not None:
+        plain["test"] = {name: result.as_json() for name, result in tested[0].items()}
+        plain["changes"] = tested[1].as_json()
+    say(args, {**plain, "saved": args.out if saved else None}, _parts(args, advice, tested, saved))
 
 
 def _read(args: argparse.Namespace) -> Predictions:
@@ -87,25 +73,22 @@ def _read(args: argparse.Namespace) -> Predictions:
     val = Predictions.concat(list(with_progress(args, batches_of(args, args.val)))).labelled(args.ignore_index)
     zeros = int((val.scores == 0).sum()) if val.kind == "probs" and val.scores is not None else 0
     if zeros:
-        told = f"{zeros:,} probabilities in {args.val} are 0, so they were rounded; each is taken for {ZERO:g}"
-        print(f"acls calibrate: {told}", file=sys.stderr)
+        note(args, f"{zeros:,} probabilities in {args.val} are 0, so they were rounded; each is taken for {ZERO:g}")
     return val
 
 
-def _print(args: argparse.Namespace, advice: Advice, tested: Tested | None, saved: Candidate | None) -> None:
+def _parts(args: argparse.Namespace, advice: Advice, tested: Tested | None, saved: Candidate | None) -> Parts:
     """The advice, then what it rests on."""
     from acls.report.results import judged_table, tested_table
 
-    say_paragraphs(advice.text, "")
-    show_table(args, judged_table(advice))
+    yield from (advice.text, "", judged_table(advice))
     remarks = [(one, warning) for one in advice.candidates for warning in one.calibrator.report.warnings]
     remarks += [(one, one.why) for one in advice.candidates if not one.use and not one.doubts]
     if remarks:
-        say_paragraphs("", *(f"{one.name}: {text}." for one, text in remarks))
+        yield from ("", *(f"{one.name}: {text}." for one, text in remarks))
     if tested is not None:
-        print(f"\non {args.test}, which no method has seen:\n")
-        show_table(args, tested_table(*tested))
-        say_paragraphs("", "p: of no change in that metric against the model as it is.")
+        yield from (Line(f"\non {args.test}, which no method has seen:\n"), tested_table(*tested), "")
+        yield "p: of no change in that metric against the model as it is."
     if args.out is not None:
         use = f"{saved.name} is saved as {args.out}; use it: acls apply {args.out} IN OUT" if saved else ""
-        say_paragraphs("", f"{use or 'Nothing is saved: --force saves the best of them all the same.'}")
+        yield from ("", use or "Nothing is saved: --force saves the best of them all the same.")

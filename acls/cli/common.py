@@ -6,26 +6,40 @@ import argparse
 import importlib.util
 import json
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from acls.errors import InputError
 from acls.options import number
+from acls.report.tables import Table, paragraph, width
 from acls.storage import check_output, finite
 
 if TYPE_CHECKING:
     from acls.predictions import Batches, Columns, Predictions
-    from acls.report.tables import Table
     from acls.study.engine import Engine
 
+Parts = Iterator[str | Table]
+"""What a command prints, part by part: see `say`."""
+
 FILES = ".npz, .safetensors, .parquet or .csv; a folder or glob of parquet parts"
-COLUMNS = (
-    "logits", "probs", "log_probs", "confidence", "predicted", "correct", "labels", "group", "image", "weight",
-    "ignore_index",
-)  # fmt: skip
-"""The options that `add_columns` adds."""
+_SCORES = {
+    "logits": "scores before the softmax",
+    "probs": "probabilities",
+    "log_probs": "logarithms of probabilities",
+}
+COLUMNS = {
+    **_SCORES,
+    "confidence": "probability of the predicted class, or stated by a language model",
+    "predicted": "predicted class, together with --confidence and --label",
+    "correct": "1 if the prediction is right, 0 if not, together with --confidence",
+    "labels": "true class, from 0 on",
+    "group": "group of each row, such as the task",
+    "image": "image that each row, a pixel, comes from",
+    "weight": "how much each row counts",
+}
+"""The options that `add_columns` adds, with their help."""
 _NAMES = """
 names of arrays or columns:
   A file has rows of K scores named logits, probs or log_probs, and labels; or
@@ -84,66 +98,50 @@ def add_shared(parser: argparse.ArgumentParser, *names: str, **texts: str) -> No
 
 def add_columns(parser: argparse.ArgumentParser, *, several: bool = False, weight: bool = False) -> None:
     """Add the options that say which names of a file hold what; ``several`` lets scores be named more than once."""
-    action = "append" if several else "store"
-    names = parser.add_argument_group("names in the file")
-    names.add_argument("--logits", action=action, metavar="NAME", help="scores before the softmax")
-    names.add_argument("--probs", action=action, metavar="NAME", help="probabilities")
-    names.add_argument("--log-probs", action=action, metavar="NAME", help="logarithms of probabilities")
-    for flags, text in {
-        ("--confidence",): "probability of the predicted class, or stated by a language model",
-        ("--predicted",): "predicted class, together with --confidence and --label",
-        ("--correct",): "1 if the prediction is right, 0 if not, together with --confidence",
-        ("--label", "--labels"): "true class, from 0 on",
-        ("--group",): "group of each row, such as the task",
-        ("--image",): "image that each row, a pixel, comes from",
-    }.items():
-        names.add_argument(*flags, dest=flags[-1].removeprefix("--"), metavar="NAME", help=text)
-    if weight:
-        names.add_argument("--weight", metavar="NAME", help="how much each row counts")
-    names.add_argument(
-        "--ignore-index", type=int, default=-100, metavar="LABEL", help="label of rows that do not count"
-    )
+    group = parser.add_argument_group("names in the file")
+    for name, text in COLUMNS.items():
+        flags = ["--label"] * (name == "labels") + [f"--{name.replace('_', '-')}"]
+        action = "append" if several and name in _SCORES else "store"
+        if weight or name != "weight":
+            group.add_argument(*flags, dest=name, action=action, metavar="NAME", help=text)
+    skipped = "label of rows that do not count"
+    group.add_argument("--ignore-index", type=int, default=-100, metavar="LABEL", help=skipped)
     parser.epilog = f"{parser.epilog}{_NAMES}"
 
 
-def columns_of(args: argparse.Namespace) -> Columns:
-    """The names that the options give."""
+def columns_of(args: argparse.Namespace, **others: Any) -> Columns:
+    """The names that the options give, but for ``others``."""
     from acls.predictions import Columns
 
-    names: dict[str, Any] = {name: getattr(args, name, None) for name in COLUMNS if name != "ignore_index"}
-    return Columns(**names)
+    names: dict[str, Any] = {name: getattr(args, name, None) for name in COLUMNS}
+    return Columns(**(names | others))
 
 
 def batches_of(args: argparse.Namespace, path: str, *, unlabelled: bool = False, check: bool = True) -> Batches:
     """Open a file, with the names that the options give."""
     from acls.predictions import open_batches
 
-    columns = replace(columns_of(args), unlabelled=unlabelled)
-    return open_batches(path, columns, ignore_index=args.ignore_index, check=check)
+    return open_batches(path, columns_of(args, unlabelled=unlabelled), ignore_index=args.ignore_index, check=check)
 
 
-def models_of(args: argparse.Namespace) -> list[tuple[str, str, Columns]]:
+def models_of(args: argparse.Namespace, files: Sequence[str]) -> list[tuple[str, str, Columns]]:
     """Title, file and names of each model: files under one name, or names in one file, or one name per file."""
-    named = [(kind, name) for kind in ("logits", "probs", "log_probs") for name in getattr(args, kind) or []]
-    rest = argparse.Namespace(**{**vars(args), "logits": None, "probs": None, "log_probs": None})
-    group = next((name for name in getattr(args, "by", []) if name not in ("group", "image", "predicted")), None)
-    common = columns_of(rest)
-    if group is not None:
-        common = replace(common, group=group)
-    short = {path: Path(path).name or path for path in args.files}
+    named = [(kind, name) for kind in _SCORES for name in getattr(args, kind) or []]
+    short = {path: Path(path).name or path for path in files}
     if len(set(short.values())) < len(short):
-        short = {path: path for path in args.files}
+        short = {path: path for path in files}
     if len(named) <= 1:
-        columns = replace(common, **dict(named))
-        return [(short[path], path, columns) for path in args.files]
-    if len(args.files) == 1:
-        return [(name, args.files[0], replace(common, **{kind: name})) for kind, name in named]
-    if len(args.files) != len(named):
-        raise InputError(f"{len(named)} names of scores for {len(args.files)} files: give one for all, or one for each")
-    return [
-        (f"{short[path]}:{name}", path, replace(common, **{kind: name}))
-        for path, (kind, name) in zip(args.files, named, strict=True)
-    ]
+        models = [(short[path], path, dict(named)) for path in files]
+    elif len(files) == 1:
+        models = [(name, files[0], {kind: name}) for kind, name in named]
+    elif len(files) == len(named):
+        pairs = zip(files, named, strict=True)
+        models = [(f"{short[path]}:{name}", path, {kind: name}) for path, (kind, name) in pairs]
+    else:
+        raise InputError(f"{len(named)} names of scores for {len(files)} files: give one for all, or one for each")
+    by = (name for name in getattr(args, "by", []) if name not in ("group", "image", "predicted"))
+    common = {**dict.fromkeys(_SCORES), "group": next(by, args.group)}
+    return [(title, path, columns_of(args, **(common | own))) for title, path, own in models]
 
 
 def with_progress(args: argparse.Namespace, batches: Batches) -> Iterator[Predictions]:
@@ -180,27 +178,38 @@ def check_out(args: argparse.Namespace, path: str | Path | None, kind: str, *inp
         from acls.report.figures.style import form_of
 
         form_of(path)
+    if kind == "predictions":
+        from acls.predictions.writers import check_suffix
+
+        check_suffix(path)
     check_output(path, kind, inputs=[one for one in inputs if one is not None], force=args.force)
 
 
-def say(args: argparse.Namespace, told: Any, *lines: str) -> None:
-    """Print ``told`` as JSON where --json is given, else the lines."""
+class Line(str):
+    """Text that is printed as it is, such as a path, and not filled to the width of the terminal."""
+
+
+def say(args: argparse.Namespace, told: Any, parts: Iterable[str | Table] = ()) -> None:
+    """Print ``told`` as JSON where --json is given, else the parts: text filled, tables as wide as the terminal."""
     if args.json:
         print(json.dumps(finite(told), indent=2, allow_nan=False, ensure_ascii=False))
-    elif lines:
-        print("\n".join(lines))
+        return
+    for part in parts:
+        if isinstance(part, Table):
+            print(part.markdown() if getattr(args, "markdown", False) else part.text(width()))
+        else:
+            print(part if isinstance(part, Line) else paragraph(part))
 
 
-def say_paragraphs(*texts: str) -> None:
-    """Print texts, each filled to the width of the terminal."""
-    from acls.report.tables import paragraph
-
-    for text in texts:
-        print(paragraph(text))
+def note(args: argparse.Namespace, text: str) -> None:
+    """Print a line beside the output, on the standard error."""
+    print(f"acls {args.command}: {text}", file=sys.stderr)
 
 
-def show_table(args: argparse.Namespace, table: Table) -> None:
-    """Print a table as wide as the terminal, or as Markdown with --markdown."""
-    from acls.report.tables import width
-
-    print(table.markdown() if getattr(args, "markdown", False) else table.text(width()))
+@contextmanager
+def continued(way: str) -> Iterator[None]:
+    """Work that Ctrl-C stops and that can go on; ``way`` says how."""
+    try:
+        yield
+    except KeyboardInterrupt as stopped:
+        raise KeyboardInterrupt(way) from stopped

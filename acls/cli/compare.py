@@ -17,12 +17,11 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from acls.cli.common import add_columns, add_shared, columns_of, engine_of, say, say_paragraphs, show_table
+from acls.cli.common import Line, Parts, add_columns, add_shared, columns_of, continued, engine_of, note, say
 from acls.cli.settings import add_settings, apply, recipe_of, settings_of
 from acls.errors import InputError
 from acls.recipes import METHODS, RECIPES, Recipe
@@ -65,19 +64,12 @@ def run(args: argparse.Namespace) -> int:
         defaults = DEFAULTS if args.recipe or args.config else DEFAULTS | {"seeds": DEMO_SEEDS}
         methods, seeds, posthoc = (getattr(args, name) or default for name, default in defaults.items())
         settings = {"wait": args.wait, "page": not args.no_report, "show": not args.quiet, "force": args.force}
-        try:
-            found = run_comparison(
-                folder, recipe, methods, _seeds(seeds, recipe.seed), posthoc, engine_of(args), **settings
-            )
-        except KeyboardInterrupt:
-            print(f"acls compare: stopped; the same command continues the study in {folder}", file=sys.stderr)
-            return 130
-    if args.json:
-        say(args, found.as_json())
-    elif found.rows:
-        _print(args, found)
+        which = _seeds(seeds, recipe.seed)
+        with continued(f"the same command continues the study in {folder}"):
+            found = run_comparison(folder, recipe, methods, which, posthoc, engine_of(args), **settings)
+    say(args, found.as_json(), _parts(found) if found.rows else ())
     for failure in found.failed:
-        print(f"acls compare: {failure.method}, seed {failure.seed}: {failure.why}", file=sys.stderr)
+        note(args, f"{failure.method}, seed {failure.seed}: {failure.why}")
     return 1 if found.failed else 0
 
 
@@ -118,7 +110,7 @@ def _files(args: argparse.Namespace) -> Comparison:
     return compare_files(args.predictions, columns_of(args), ignore_index=args.ignore_index)
 
 
-def _print(args: argparse.Namespace, found: Comparison) -> None:
+def _parts(found: Comparison) -> Parts:
     """The answer first, then each method against the first, then the table and what was ranked."""
     from acls.metrics.catalogue import names
     from acls.report.results import (
@@ -132,27 +124,24 @@ def _print(args: argparse.Namespace, found: Comparison) -> None:
     )
 
     by_ece = [one for one in found.ranked if one.metric == "ece"]
-    say_paragraphs(*map(about_ranking, by_ece))
+    yield from map(about_ranking, by_ece)
     for one in by_ece:
-        print("" if one.posthoc == "none" else f"\nafter {one.posthoc}:")
-        show_table(args, baseline_table(one, found.rows))
+        yield Line("" if one.posthoc == "none" else f"\nafter {one.posthoc}:")
+        yield baseline_table(one, found.rows)
     columns = [name for name in names(1) if any(name in one.result.estimates for one in found.rows)]
     columns.insert(columns.index("ece") + 1, "ece_floor")
     marks = marks_of(found.ranked)
-    print()
-    show_table(args, results_table(best_first(found.rows), columns, marks=marks))
+    yield from ("", results_table(best_first(found.rows), columns, marks=marks), "")
     if found.ranked:
-        print()
-        show_table(args, ranking_table(found.ranked))
+        yield from (ranking_table(found.ranked), "")
     seeds = "; ±: standard deviation over seeds" if len({one.seed for one in found.rows}) > 1 else ""
-    notes = [f"debiased: without the bias of noise, as are differences of errors{seeds}."]
+    yield f"debiased: without the bias of noise, as are differences of errors{seeds}."
     if found.ranked:
         many = len(found.ranked[0].to_baseline)
         corrected = f", corrected for {many} comparisons (Bonferroni)" if many > 1 else ""
-        notes += [
-            f"Against {found.ranked[0].baseline}: intervals and p-values over seeds and test samples{corrected}.",
-            f"The best: p is of some other method being as good, corrected for {len(found.ranked)} rankings (Holm).",
-        ]
-    say_paragraphs("", *notes, *[signs()] * bool(marks))
+        yield f"Against {found.ranked[0].baseline}: intervals and p-values over seeds and test samples{corrected}."
+        yield f"The best: p is of some other method being as good, corrected for {len(found.ranked)} rankings (Holm)."
+    if marks:
+        yield signs()
     if found.page is not None:
-        print(f"\nreport: {found.page}")
+        yield Line(f"\nreport: {found.page}")

@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import argparse
 
-from acls.cli.common import FILES, add_columns, add_shared, batches_of, check_out, say, say_paragraphs, with_progress
+from acls.cli.common import FILES, add_columns, add_shared, batches_of, check_out, say, with_progress
 from acls.options import leaves, number
+from acls.report.tables import Table, percent
 from acls.watch import Limits
 
 _TITLES = {
@@ -54,15 +55,7 @@ def run(args: argparse.Namespace) -> int:
     found = compare(known, new, Limits(**{name: getattr(args, name) for name in leaves(Limits)}))
     if args.out is not None:
         found.calibrator().save(args.out)
-    if args.json:
-        say(args, found.as_json())
-        return int(found.alarm)
-    from acls.report.tables import Table, percent
-
-    say_paragraphs(("ALARM: " if found.alarm else "") + found.verdict())
-    if known.images or new.images:
-        say_paragraphs("The rows of an image are not independent: images were counted, not rows.")
-    print()
+    images = ["The rows of an image are not independent: images were counted, not rows."]
     table = Table(["", "calibration set", "new"])
     table.add("n", str(found.n_calibration), str(found.n_new))
     table.add("mean confidence %", percent(found.confidence_calibration), percent(found.confidence_new))
@@ -71,9 +64,9 @@ def run(args: argparse.Namespace) -> int:
     table.add("accuracy predicted by a threshold (ATC) %", "", percent(found.accuracy_by_threshold))
     if found.accuracy_new is not None:
         table.add("accuracy by its labels %", "", percent(found.accuracy_new))
-    print(table.text(), end="\n\n")
     tests = Table(["test", "distance", "p"])
     for name, check in found.checks.items():
         tests.add(_TITLES[name], f"{check.distance:.4f}", "< 0.001" if check.p < 0.001 else f"{check.p:.3f}")
-    print(tests.text())
+    told = ("ALARM: " if found.alarm else "") + found.verdict()
+    say(args, found.as_json(), [told, *(images if known.images or new.images else []), "", table, "", tests])
     return int(found.alarm)

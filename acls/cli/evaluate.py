@@ -19,26 +19,16 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from acls.cli.common import (
-    FILES,
-    add_columns,
-    add_shared,
-    engine_of,
-    models_of,
-    say,
-    say_paragraphs,
-    show_table,
-    with_progress,
-)
+from acls.cli.common import FILES, Line, Parts, add_columns, add_shared, engine_of, models_of, note, say, with_progress
 from acls.options import number
 
 if TYPE_CHECKING:
     from acls.metrics.decision import Decision
+    from acls.metrics.protocols import Protocol
     from acls.predictions import Columns, Predictions
     from acls.results import Differences, Result
 
@@ -67,42 +57,39 @@ def run(args: argparse.Namespace) -> None:
         return
     from acls.results import differences
 
-    models = models_of(args)
+    models = models_of(args, args.files)
     results = {title: _evaluated(args, title, path, columns, len(models) > 1) for title, path, columns in models}
     compared = differences(results) if args.bootstrap else differences(dict([next(iter(results.items()))]))
     for title, why in compared.left_out.items():
-        print(f"acls evaluate: {title} is not compared with {compared.baseline}: {why}", file=sys.stderr)
-    if args.json:
-        say(args, _as_json(args, results, compared))
-    else:
-        _print(args, results, compared)
+        note(args, f"{title} is not compared with {compared.baseline}: {why}")
+    say(args, _as_json(args, results, compared), _parts(args, results, compared))
 
 
 def _run_protocols(args: argparse.Namespace) -> None:
     """Print the numbers of one or all named conventions, and how they differ."""
     from acls.metrics.protocols import PROTOCOLS, protocol
     from acls.predictions import open_batches
-    from acls.report.results import protocol_table
     from acls.results import measure
 
     chosen = list(PROTOCOLS.values()) if args.protocol == "all" else [protocol(args.protocol)]
     found = {}
-    for title, path, columns in models_of(args):
+    for title, path, columns in models_of(args, args.files):
         batches = with_progress(args, open_batches(path, columns, ignore_index=args.ignore_index))
         found[title] = measure(batches, chosen, ignore_index=args.ignore_index, skip_unfit=len(chosen) > 1)
-    if args.json:
-        whys = {one.name: one.why for one in chosen}
-        objects = [{"file": title, "protocols": measured, "why": whys} for title, measured in found.items()]
-        say(args, objects[0] if len(objects) == 1 else {"files": objects})
-        return
+    whys = {one.name: one.why for one in chosen}
+    objects = [{"file": title, "protocols": measured, "why": whys} for title, measured in found.items()]
+    say(args, objects[0] if len(objects) == 1 else {"files": objects}, _protocol_parts(found, chosen))
+
+
+def _protocol_parts(found: dict[str, dict[str, dict[str, float]]], chosen: list[Protocol]) -> Parts:
+    from acls.report.results import protocol_table
+
     for title, measured in found.items():
-        print(f"{title}:\n")
-        show_table(args, protocol_table(measured))
-        print()
+        yield from (Line(f"{title}:\n"), protocol_table(measured), "")
     for one in chosen:
         used = any(one.name in measured for measured in found.values())
         needs = "the image of each row (--image NAME)" if one.images else "the scores of all classes"
-        say_paragraphs(f"{one.name}: {one.why if used else f'left out, as it needs {needs}'}.")
+        yield f"{one.name}: {one.why if used else f'left out, as it needs {needs}'}."
 
 
 def _evaluated(args: argparse.Namespace, title: str, path: str, columns: Columns, compare: bool) -> Result:
@@ -129,7 +116,7 @@ def _evaluated(args: argparse.Namespace, title: str, path: str, columns: Columns
     empty = counts.empty_groups()
     if empty:
         named = ", ".join(empty[:5]) + (f" and {len(empty) - 5} more" if len(empty) > 5 else "")
-        print(f"acls evaluate: {title} has groups without a labelled row, left out: {named}", file=sys.stderr)
+        note(args, f"{title} has groups without a labelled row, left out: {named}")
     return counts.result(replicates=args.bootstrap)
 
 
@@ -155,7 +142,7 @@ def _as_json(args: argparse.Namespace, results: dict[str, Result], compared: Dif
     return {"files": objects, "comparisons": comparisons}
 
 
-def _print(args: argparse.Namespace, results: dict[str, Result], compared: Differences) -> None:
+def _parts(args: argparse.Namespace, results: dict[str, Result], compared: Differences) -> Parts:
     """The verdict of each model, then its numbers; then each against the first."""
     from acls.report.results import comparison_table, group_table, metric_table
     from acls.results import verdict
@@ -165,27 +152,23 @@ def _print(args: argparse.Namespace, results: dict[str, Result], compared: Diffe
         suite = result.suite
         classes = f" of {suite.n_classes} classes" if suite is not None and suite.n_classes else ""
         left_out = f", {result.rows - result.n} left out" if result.rows > result.n else ""
-        say_paragraphs(f"{title}: {verdict(result).text}", "")
+        yield from (f"{title}: {verdict(result).text}", "")
         if args.max_error is not None:
             for group, decision in _decisions(args, result).items():
-                say_paragraphs(f"{group}: {decision}" if group else str(decision))
-            print()
+                yield f"{group}: {decision}" if group else str(decision)
+            yield ""
         kind = "confidences" if result.kind == "triples" else result.kind
-        print(f"{kind}{classes}, n = {result.n}{left_out}, {args.bins} bins\n")
-        show_table(args, metric_table(result))
-        print()
-        say_paragraphs(*remarks(result))
+        yield f"{kind}{classes}, n = {result.n}{left_out}, {args.bins} bins"
+        yield from ("", metric_table(result), "")
+        yield from remarks(result)
         if result.groups:
-            print("\nby group:\n")
-            show_table(args, group_table(result.groups))
-        print()
+            yield from ("", "by group:", "", group_table(result.groups))
+        yield ""
     first = results[compared.baseline]
     for title, found in compared.comparisons.items():
-        told = f"{title} against {compared.baseline}, on the same {first.n} samples: {verdict(found['ece']).text}"
-        say_paragraphs(told, "")
-        show_table(args, comparison_table(first, results[title], found))
-        print()
+        yield f"{title} against {compared.baseline}, on the same {first.n} samples: {verdict(found['ece']).text}"
+        yield from ("", comparison_table(first, results[title], found), "")
     if compared.comparisons:
         many = len(compared.comparisons)
         corrected = f" Intervals and p-values are corrected for {many} comparisons (Bonferroni)." if many > 1 else ""
-        say_paragraphs(f"Each p tests that the metric of its row is the same for both models.{corrected}")
+        yield f"Each p tests that the metric of its row is the same for both models.{corrected}"

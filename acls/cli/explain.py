@@ -18,9 +18,10 @@ import argparse
 import math
 from typing import Any
 
-from acls.cli.common import add_shared, check_out, say, say_paragraphs, show_table
+from acls.cli.common import Line, Parts, add_shared, check_out, say
 from acls.errors import InputError
 from acls.options import number
+from acls.report.tables import Table
 
 LOGITS = "9,2,1,-3"
 
@@ -57,36 +58,30 @@ def run(args: argparse.Namespace) -> None:
     from acls.losses.rule import explain
 
     found = {repr(loss): explain(loss, logits, args.label) for loss in make_losses(args.methods)}
-    if args.json:
-        say(args, found)
-    else:
-        _print(args, found, logits)
+    say(args, found, _parts(found, logits, args.label))
 
 
-def _print(args: argparse.Namespace, found: dict[str, dict[str, Any]], logits: list[float]) -> None:
+def _parts(found: dict[str, dict[str, Any]], logits: list[float], label: int) -> Parts:
     import torch
 
-    from acls.report.tables import Table
-
     p = torch.tensor(logits, dtype=torch.float64).softmax(0)
-    print(f"Logits {', '.join(f'{z:g}' for z in logits)}; true class {args.label}, predicted {int(p.argmax())}.\n")
+    shown = ", ".join(f"{z:g}" for z in logits)
+    yield Line(f"Logits {shown}; true class {label}, predicted {int(p.argmax())}.\n")
     table = Table(["trains towards", *(f"class {k}" for k in range(len(logits))), "sum"])
     table.add("(softmax)", *(f"{value:.4f}" for value in p.tolist()), "1")
     for method, one in found.items():
         total = "1" if one["sums_to_one"] else f"{one['sum']:.4f} !"
         table.add(method, *(f"{value:.4f}" for value in one["label"]), total)
-    show_table(args, table)
+    yield table
     if not all(one["sums_to_one"] for one in found.values()):
-        say_paragraphs(
-            "! does not sum to 1: the gradient does not sum to zero over the classes, and the logits can drift."
-        )
+        yield "! does not sum to 1: the gradient does not sum to zero over the classes, and the logits can drift."
     ruled = {method: one for method, one in found.items() if "formula" in one}
     if len(ruled) < len(found):
         without = ", ".join(method for method in found if method not in ruled)
-        say_paragraphs("", f"Not functions of one sample, so without a row below: {without}.")
+        yield from ("", f"Not functions of one sample, so without a row below: {without}.")
     if not ruled:
         return
-    print("\nThe label is lowered by f C at the pivot class and raised by f C at the others:\n")
+    yield Line("\nThe label is lowered by f C at the pivot class and raised by f C at the others:\n")
     table = Table(["method", "pivot", *(f"f, C {k}" for k in range(len(logits)))], align="ll" + "r" * len(logits))
     formulas = []
     for method, one in ruled.items():
@@ -98,5 +93,5 @@ def _print(args: argparse.Namespace, found: dict[str, dict[str, Any]], logits: l
             for where in ("at the pivot", "elsewhere")
         ]
         formulas.append(f"{method}: {'; '.join(sides)}.")
-    show_table(args, table)
-    say_paragraphs("", *formulas)
+    yield from (table, "")
+    yield from formulas

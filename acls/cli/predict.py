@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 
-from acls.cli.common import add_shared, check_out, say
+from acls.cli.common import Line, add_shared, check_out, say
 from acls.cli.settings import add_data, data_of
 from acls.options import number
 
@@ -30,15 +30,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Predict and save."""
-    from acls.predictions.writers import check_suffix
     from acls.train import predict_run
 
-    check_suffix(args.out)
     check_out(args, args.out, "predictions", args.source)
     predictions = predict_run(args.source, part=args.part, data=data_of(args), passes=args.mc_samples)
     predictions.save(args.out)
     accuracy = float(predictions.correct().float().mean())
     said = f"{len(predictions):,} rows of {predictions.n_classes} classes, accuracy {100 * accuracy:.2f} %: {args.out}"
     told = {"file": args.out, "n": len(predictions), "classes": predictions.n_classes, "accuracy": accuracy}
-    if args.json or not args.quiet:
-        say(args, told, said)
+    say(args, told, [] if args.quiet else [Line(said)])

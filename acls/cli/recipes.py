@@ -14,7 +14,7 @@ import inspect
 import re
 import textwrap
 
-from acls.cli.common import add_shared, say
+from acls.cli.common import Line, add_shared, say
 from acls.errors import require
 from acls.options import to_plain
 from acls.recipes import RECIPES, find
@@ -33,7 +33,8 @@ def run(args: argparse.Namespace) -> None:
     if args.name and not (args.models or args.data):
         plain = to_plain(find(args.name))
         about = [f"# {line}".rstrip() for line in (inspect.getdoc(RECIPES[args.name]) or "").splitlines()]
-        say(args, plain, *about, require("yaml", extra="train").safe_dump(plain, sort_keys=False).rstrip())
+        text = require("yaml", extra="train").safe_dump(plain, sort_keys=False).rstrip()
+        say(args, plain, map(Line, [*about, text]))
         return
     if args.models:
         from acls.models import CATALOGUE as models
@@ -47,4 +48,4 @@ def run(args: argparse.Namespace) -> None:
         about_all = {name: (inspect.getdoc(recipe) or "").splitlines()[0] for name, recipe in RECIPES.items()}
     # Without the command in it, which `acls recipes NAME` shows.
     plainly = (f"{name}: {re.sub(r' ``.*?``', '', text)}" for name, text in about_all.items())
-    say(args, about_all, *(textwrap.fill(line, 79, subsequent_indent="    ") for line in plainly))
+    say(args, about_all, (Line(textwrap.fill(line, 79, subsequent_indent="    ")) for line in plainly))

@@ -16,12 +16,11 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import sys
 import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from acls.cli.common import add_columns, add_shared, check_out, models_of, say, say_paragraphs
+from acls.cli.common import Line, add_columns, add_shared, check_out, models_of, note, say
 from acls.errors import InputError
 
 if TYPE_CHECKING:
@@ -61,20 +60,13 @@ def run(args: argparse.Namespace) -> None:
     tables = [table.show(args.table) for table in results(subjects, ranked)] if args.table else []
     told = verdict(subjects, ranked)
     chosen = [] if args.max_error is None else decisions(subjects, args.max_error)
-    if args.json:
-        files = {"report": str(page), "figures": [str(path) for path in figures]}
-        models = [one.plain() for one in subjects]
-        say(args, {"verdict": told, "decisions": chosen, "models": models, **files, "tables": tables})
-    else:
-        if not args.quiet:
-            say_paragraphs(*told, *chosen, "")
-        for table in tables:
-            print(table, end="\n\n")
-        if args.table == "text" and marks_of(ranked):
-            say_paragraphs(signs(), "")
-        if figures:
-            print(f"figures: {len(figures)} in {args.figures}")
-        print(f"report: {page}")
+    files = {"report": str(page), "figures": [str(path) for path in figures]}
+    plain = {"verdict": told, "decisions": chosen, "models": [one.plain() for one in subjects], **files}
+    parts = [] if args.quiet else [*told, *chosen, ""]
+    parts += [Line(f"{table}\n") for table in tables]
+    parts += [signs(), ""] if args.table == "text" and marks_of(ranked) else []
+    parts += [Line(f"figures: {len(figures)} in {args.figures}")] if figures else []
+    say(args, {**plain, "tables": tables}, [*parts, Line(f"report: {page}")])
     if args.open:
         webbrowser.open(page.absolute().as_uri())
 
@@ -83,16 +75,15 @@ def _subjects(args: argparse.Namespace) -> list[Subject]:
     from acls.report.page import holds_runs, of_file, of_path, told_apart
 
     folders = [path for path in args.files if holds_runs(path)]
-    files = argparse.Namespace(**{**vars(args), "files": [path for path in args.files if path not in folders]})
-    if not files.files and (args.logits or args.probs or args.log_probs or args.images):
+    files = [path for path in args.files if path not in folders]
+    if not files and (args.logits or args.probs or args.log_probs or args.images):
         raise InputError("--images and names of scores are for files of predictions, got only folders of runs")
     skipped: list[Unfinished] = []
     found = [subject for path in folders for subject in of_path(path, replicates=args.bootstrap, skipped=skipped)]
     common = {"ignore_index": args.ignore_index, "replicates": args.bootstrap, "images": args.images}
-    models = models_of(files) if files.files else []
-    found += [of_file(path, columns, title=title, **common) for title, path, columns in models]
+    found += [of_file(path, columns, title=title, **common) for title, path, columns in models_of(args, files)]
     if not found:
         raise skipped[0]
     for one in skipped:
-        print(f"acls report: left out: {one}", file=sys.stderr)
+        note(args, f"left out: {one}")
     return told_apart(found)

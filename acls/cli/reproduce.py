@@ -17,11 +17,10 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from acls.cli.common import add_shared, check_out, engine_of, say
+from acls.cli.common import Line, add_shared, check_out, continued, engine_of, say
 from acls.cli.settings import add_settings, full_path, settings_of
 from acls.errors import InputError, suggest
 from acls.options import leaves, number
@@ -77,20 +76,15 @@ def run(args: argparse.Namespace) -> int:
     )
     results = []
     for name in names:
-        try:
+        with continued(f"the same command continues at {name}, in {setup.out}"):
             result = reproduce(name, setup)
-        except KeyboardInterrupt:
-            print(f"acls reproduce: stopped at {name}; the same command continues in {setup.out}", file=sys.stderr)
-            return 130
         results.append(result)
         if not args.json:  # each as it is done: the next may take hours
             if not args.quiet:
                 print(result.shown())
             print(f"{name}: {setup.out / f'{name}.md'}" + "".join(f", {file}" for file in result.files))
-    if args.json:
-        say(args, [{"folder": str(setup.out), **result.plain()} for result in results])
-    else:
-        print(f"over all of them: {setup.out / NAME}")
+    told = [{"folder": str(setup.out), **result.plain()} for result in results]
+    say(args, told, [Line(f"over all of them: {setup.out / NAME}")])
     return int(any(result.failed for result in results))
 
 

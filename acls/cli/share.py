@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from acls.cli.common import add_shared, say
+from acls.cli.common import Line, add_shared, say
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -35,5 +35,4 @@ def run(args: argparse.Namespace) -> None:
     count = len({row.run for row in Store(args.out).rows()})
     size = sum(file.stat().st_size for file in Path(args.out).rglob("*") if file.is_file())
     said = f"{count} runs ({added} new), {size / 1e6:.1f} MB: {args.out}; acls report {args.out} writes the page"
-    if args.json or not args.quiet:
-        say(args, {"folder": args.out, "runs": count, "bytes": size}, said)
+    say(args, {"folder": args.out, "runs": count, "bytes": size}, [] if args.quiet else [Line(said)])

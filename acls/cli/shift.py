@@ -15,13 +15,18 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
 
-from acls.cli.common import add_shared, check_out, say, say_paragraphs, show_table
+from acls.cli.common import Parts, add_shared, check_out, say
 from acls.cli.settings import add_data, data_of, settings_of
 from acls.data import DataOptions
 from acls.errors import InputError
 from acls.models import ModelOptions
 from acls.options import leaves, number, override
+from acls.report.tables import Table, percent
+
+if TYPE_CHECKING:
+    from acls.watch.shift import Shift
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -60,33 +65,29 @@ def run(args: argparse.Namespace) -> None:
     if sys.stderr.isatty() and not args.quiet:
         chosen["note"] = lambda one: print(f"{one.corruption} {one.severity}: ECE {one.ece:.2%}", file=sys.stderr)
     found = of_model(args.source, data=data, model=model, **chosen)
-    if args.json:
-        say(args, found.as_json())
-    else:
-        from acls.report.tables import Table, percent
-
-        numbers = ("accuracy", "ece", "ece_floor", "scaled_ece", "scaled_floor")
-        titles = ["accuracy %", "ECE %", "floor %", "ECE at T %", "floor at T %"]
-        header = ["corruption", "severity", *titles, "best T", "T"]
-        table = Table(header, optional=("floor %", "floor at T %", "best T"))
-        for one in found.conditions:
-            shown = [percent(getattr(one, name)) for name in numbers]
-            table.add(one.corruption, str(one.severity), *shown, f"{one.fitting_temperature:.3f}", one.verdict)
-        say_paragraphs(found.verdict(), "")
-        show_table(args, table)
-        say_paragraphs(
-            "",
-            f"T: whether the temperature {found.temperature:.3f} of the clean validation part holds here (ECE within "
-            "noise), or else helps or hurts. Floor: the ECE of a calibrated model at this n. "
-            "Best T: what would fit here.",
-        )
-        if found.dense:
-            say_paragraphs("Pixels of one image are not independent: the noise floors are too low.")
+    say(args, found.as_json(), _parts(found))
     if args.figure is not None:
         from acls.report.figures.shift import plot
         from acls.report.figures.style import save
 
         save(plot(found), args.figure)
+
+
+def _parts(found: Shift) -> Parts:
+    titles = {"accuracy": "accuracy %", "ece": "ECE %", "ece_floor": "floor %", "scaled_ece": "ECE at T %",
+              "scaled_floor": "floor at T %"}  # fmt: skip
+    header = ["corruption", "severity", *titles.values(), "best T", "T"]
+    table = Table(header, optional=("floor %", "floor at T %", "best T"))
+    for one in found.conditions:
+        shown = [percent(getattr(one, name)) for name in titles]
+        table.add(one.corruption, str(one.severity), *shown, f"{one.fitting_temperature:.3f}", one.verdict)
+    yield from (found.verdict(), "", table, "")
+    yield (
+        f"T: whether the temperature {found.temperature:.3f} of the clean validation part holds here (ECE within "
+        "noise), or else helps or hurts. Floor: the ECE of a calibrated model at this n. Best T: what would fit here."
+    )
+    if found.dense:
+        yield "Pixels of one image are not independent: the noise floors are too low."
 
 
 def _severities(text: str) -> list[int]:

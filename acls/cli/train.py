@@ -17,14 +17,14 @@ model, which is called with n_classes= and, if it takes it, channels=. `acls rec
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from acls.cli.common import add_shared, check_out, say
+from acls.cli.common import Line, Parts, add_shared, check_out, note, say
 from acls.cli.settings import add_settings, apply, recipe_of, settings_of
 from acls.errors import InputError, MissingExtra
 from acls.recipes import RECIPES
+from acls.report.tables import Table
 
 if TYPE_CHECKING:
     from acls.train import TrainedRun
@@ -65,30 +65,25 @@ def run(args: argparse.Namespace) -> int:
         else:
             result = fit(recipe, args.out, **how)
     except TrainingStopped as error:
-        print(f"acls train: {error}", file=sys.stderr)
+        note(args, str(error))
         return 1
     except OSError as error:
         error.add_note("what was saved before is whole: continue from it with --resume")
         raise
-    except KeyboardInterrupt as stopped:
-        if not stopped.args:  # nothing was saved yet
-            raise
-        print(f"acls train: stopped; continue with acls train --resume {stopped.args[0]}", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as stopped:  # with the run's folder, once something is saved in it
+        raise KeyboardInterrupt(*(f"continue with acls train --resume {run}" for run in stopped.args)) from stopped
     if distributed.rank() > 0:
         return 0
     if not args.no_figures:
         _draw(result)
-    lines = [] if args.json else _lines(result, shown=not args.quiet)
     found = {"run": str(result.folder), "best_epoch": result.best_epoch, "val": result.val, "test": result.test}
-    say(args, found, *lines)
+    say(args, found, _parts(result, shown=not args.quiet))
     return 0
 
 
-def _lines(result: TrainedRun, *, shown: bool) -> list[str]:
+def _parts(result: TrainedRun, *, shown: bool) -> Parts:
     """The verdict on the test part, then the numbers of both parts, then where the run is."""
     from acls.metrics.catalogue import metric, names
-    from acls.report.tables import Table, paragraph, width
     from acls.results import evaluate, verdict
     from acls.train import RunFolder
 
@@ -98,11 +93,8 @@ def _lines(result: TrainedRun, *, shown: bool) -> list[str]:
     for part, numbers in (("validation", result.val), ("test", result.test)):
         table.add(part, f"{numbers['n']:,}", *(metric(name).show(numbers[name]) for name in columns))
     marks = "; * marks the best so far, T is the temperature that fits the validation samples" if shown else ""
-    last = f"Best epoch {result.best_epoch + 1}{marks}."
-    return [
-        paragraph(f"Test: {verdict(measured).text}"), "", table.text(width()), "", paragraph(last),
-        f"The run is in {result.folder}",
-    ]  # fmt: skip
+    yield from (f"Test: {verdict(measured).text}", "", table, "", f"Best epoch {result.best_epoch + 1}{marks}.")
+    yield Line(f"The run is in {result.folder}")
 
 
 def _draw(result: TrainedRun) -> None:

@@ -20,10 +20,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from acls.cli.common import add_shared, check_out, engine_of, say, say_paragraphs, show_table
+from acls.cli.common import Line, Parts, add_shared, check_out, continued, engine_of, say
 from acls.cli.settings import add_settings, apply, settings_of
 from acls.options import leaves, number
 from acls.recipes import Recipe, find
+from acls.report.tables import Table, percent
 
 if TYPE_CHECKING:
     from acls.study.tune import Found
@@ -58,35 +59,26 @@ def run(args: argparse.Namespace) -> int:
     search = Search(
         folder, recipe, tuple(parse_space(args.space)), args.sampler, args.trials, args.accuracy_floor, args.storage
     )
-    engine = engine_of(args)
     watched = not args.quiet and sys.stderr.isatty()
 
     def told(done: int, total: int) -> None:
         if watched:
             print(f"\r{done}/{total} trials", end="", file=sys.stderr, flush=True)
 
-    try:
-        found = tune(search, engine, wait=args.wait, told=told)
-    except KeyboardInterrupt:
-        print(f"acls tune: stopped; the same command continues the search in {folder}", file=sys.stderr)
-        return 130
+    with continued(f"the same command continues the search in {folder}"):
+        found = tune(search, engine_of(args), wait=args.wait, told=told)
     if watched:
         print(file=sys.stderr)
     if found.trials:
         from acls.report.figures import sweeps
 
         sweeps.save_front({"trials": [(one.accuracy, one.ece) for one in found.trials]}, figure)
-    if args.json:
-        say(args, {**asdict(found), "figure": str(figure) if found.trials else None})
-    else:
-        _show(args, found, recipe)
-        if found.trials:
-            print(f"front: {figure}")
+    drawn = figure if found.trials else None
+    say(args, {**asdict(found), "figure": drawn and str(drawn)}, _parts(args, found, recipe, drawn))
     return 0 if found.trials else 1
 
 
-def _show(args: argparse.Namespace, found: Found, recipe: Recipe) -> None:
-    from acls.report.tables import Table, percent
+def _parts(args: argparse.Namespace, found: Found, recipe: Recipe, figure: Path | None) -> Parts:
     from acls.study.space import show
 
     table = Table(["trial", "settings", "epoch", "accuracy %", "ECE %", "NLL", "front"], align="ll")
@@ -94,17 +86,18 @@ def _show(args: argparse.Namespace, found: Found, recipe: Recipe) -> None:
         numbers = (str(one.epoch), percent(one.accuracy), percent(one.ece), f"{one.nll:.4f}")
         table.add(str(one.number), show(one.params), *numbers, "yes" if one in found.front else "")
     if found.best is None:
-        print(f"No trial reaches an accuracy of {percent(found.floor)} %.\n")
+        yield f"No trial reaches an accuracy of {percent(found.floor)} %."
     else:
-        say_paragraphs(
+        yield (
             f"Lowest ECE with an accuracy of {percent(found.floor)} % or more: {show(found.best.params)}. It is the "
             f"lowest of {len(found.trials)}, and so flatters: measure it on the test part by `acls train "
-            f"{recipe.name} --loss {recipe.loss.name} {_options(found.best.params, args)}`.",
-            "",
+            f"{recipe.name} --loss {recipe.loss.name} {_options(found.best.params, args)}`."
         )
-    show_table(args, table)
+    yield from ("", table, "")
     rest = ", ".join(f"{n} {what}" for n, what in ((found.pruned, "pruned"), (found.failed, "failed")) if n)
-    print(f"\n{len(found.trials)} trials finished{', ' + rest if rest else ''}; validation part, n = {found.n:,}")
+    yield f"{len(found.trials)} trials finished{', ' + rest if rest else ''}; validation part, n = {found.n:,}"
+    if figure is not None:
+        yield Line(f"front: {figure}")
 
 
 def _options(params: dict[str, Any], args: argparse.Namespace) -> str:

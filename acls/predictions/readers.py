@@ -64,18 +64,15 @@ def open_batches(
     Names and shapes are checked now, values when they are read, unless ``check`` is False: the first row that is wrong
     raises an InputError with its file and number. Rows labelled ``ignore_index`` are right, and stay.
     """
-    files = _files(paths)
-    columns = columns or Columns()
-    n_rows: int | None = 0
-    cells = 1
+    files, columns = _files(paths), columns or Columns()
+    counts, cells = [], 8
     for path in files:
-        with _open(path) as file:
-            layout = resolve(columns, file.fields, str(path))
+        with _open(path, columns) as file:
             # Unchecked, arrays that do not fit each other are left to be found when they are read.
-            n = file.n_rows(layout) if check else None
-            n_rows = None if n is None or n_rows is None else n_rows + n
-            cells = max(cells, file.n_cells(layout))
-    return Batches(files, columns, rows or max(1, CELLS // max(cells, 8)), n_rows, ignore_index, check)
+            counts.append(file.n_rows() if check else None)
+            cells = max(cells, file.n_cells())
+    n_rows = None if None in counts else sum(n or 0 for n in counts)
+    return Batches(files, columns, rows or max(1, CELLS // cells), n_rows, ignore_index, check)
 
 
 @dataclass(frozen=True)
@@ -94,15 +91,14 @@ class Batches:
         expected: tuple[Kind, int | None] | None = None
         build = _Builder(self.ignore_index)
         for path in self.files:
-            with _open(path) as file:
-                layout = resolve(self.columns, file.fields, str(path))
-                row, blocks = 0, file.blocks(layout, self.rows)
+            with _open(path, self.columns) as file:
+                row, blocks = 0, file.blocks(self.rows)
                 while True:
                     with _reading(f"{path} cannot be read after row {row}: the file is truncated or damaged"):
                         block = next(blocks, None)
                     if block is None:
                         break
-                    batch = build(block, layout, file.meta, str(path), row)
+                    batch = build(block, file, row)
                     expected = expected or (batch.kind, batch.n_classes)
                     if (batch.kind, batch.n_classes) != expected:
                         raise InputError(
@@ -138,13 +134,13 @@ def _files(paths: Paths) -> tuple[Path, ...]:
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[DataFile]:
+def _open(path: Path, columns: Columns) -> Iterator[DataFile]:
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise InputError(f"cannot read {path}: name a file that ends in {', '.join(_READERS)}")
     with ExitStack() as stack:
         try:
-            file = reader(path, stack)
+            file = reader(path, columns, stack)
         except OSError as error:
             raise InputError(f"cannot read {path}: {error.strerror or error}") from error
         yield file
@@ -162,40 +158,41 @@ def _reading(message: str) -> Iterator[None]:
 
 
 class DataFile(ABC):
-    """An open file: the names in it (`fields`), the text about it (`meta`), and its rows in slices."""
+    """An open file: the names in it (`fields`), which of them hold what (`layout`), its `meta`, its rows in slices."""
 
-    def __init__(self, path: Path, stack: ExitStack) -> None:
+    def __init__(self, path: Path, columns: Columns, stack: ExitStack) -> None:
         self.path = path
         self.meta: dict[str, str] = {}
         self.fields: dict[str, Field] = {}
         self._open(stack)
+        self.layout = resolve(columns, self.fields, str(path))
 
     @abstractmethod
     def _open(self, stack: ExitStack) -> None:
         """Find `fields` and `meta`; what must be closed in the end enters the stack."""
 
     @abstractmethod
-    def n_rows(self, layout: Layout) -> int | None:
+    def n_rows(self) -> int | None:
         """The number of rows, the same in all arrays of the layout; None if only reading shows it."""
 
     @abstractmethod
-    def n_cells(self, layout: Layout) -> int:
+    def n_cells(self) -> int:
         """How many numbers one row of scores has."""
 
     @abstractmethod
-    def blocks(self, layout: Layout, rows: int) -> Iterator[Block]:
+    def blocks(self, rows: int) -> Iterator[Block]:
         """Yield at most ``rows`` rows at a time."""
 
 
 class ArrayFile(DataFile):
     """An open file of named arrays, whose `fields` have shapes."""
 
-    def n_rows(self, layout: Layout) -> int:
-        first = layout.roles.get("labels", layout.main)[0]
+    def n_rows(self) -> int:
+        first = self.layout.roles.get("labels", self.layout.main)[0]
         shape = self._shape(first)
         if not shape:
             raise InputError(f"{self.path}: {str(first)!r} is a single value: expected one value per row")
-        for ref in itertools.chain.from_iterable(layout.roles.values()):
+        for ref in itertools.chain.from_iterable(self.layout.roles.values()):
             its = self._shape(ref)
             if self.fields[ref.name].dtype == "object":
                 raise InputError(
@@ -208,13 +205,13 @@ class ArrayFile(DataFile):
                 )
         return shape[0]
 
-    def n_cells(self, layout: Layout) -> int:
-        return sum(math.prod(self._shape(ref)[1:]) for ref in layout.main)
+    def n_cells(self) -> int:
+        return sum(math.prod(self._shape(ref)[1:]) for ref in self.layout.main)
 
-    def blocks(self, layout: Layout, rows: int) -> Iterator[Block]:
-        n = self.n_rows(layout)
+    def blocks(self, rows: int) -> Iterator[Block]:
+        n, roles = self.n_rows(), self.layout.roles
         with ExitStack() as stack:
-            readers = {role: [self._reader(ref, n, stack) for ref in refs] for role, refs in layout.roles.items()}
+            readers = {role: [self._reader(ref, n, stack) for ref in refs] for role, refs in roles.items()}
             for start in range(0, n, rows):
                 yield {role: [read(start, min(start + rows, n)) for read in some] for role, some in readers.items()}
 
@@ -254,13 +251,9 @@ class SafetensorsFile(ArrayFile):
                 running = checksum(part, running)
                 if stop == n and self._sums.get(ref.name, running) != running:
                     raise damaged(self.path, ref.name)
-            return _numpy(part)
+            return np.asarray(part.float() if part.dtype == torch.bfloat16 else part)
 
         return read
-
-
-def _numpy(tensor: Tensor) -> Array:
-    return np.asarray(tensor.float() if tensor.dtype == torch.bfloat16 else tensor)
 
 
 class NpzFile(ArrayFile):
@@ -269,7 +262,6 @@ class NpzFile(ArrayFile):
     def _open(self, stack: ExitStack) -> None:
         with _reading(f"{self.path} is not a whole .npz file: truncated, or of another format"):
             self._zip = stack.enter_context(zipfile.ZipFile(self.path))
-        self._members: dict[str, tuple[zipfile.ZipInfo, np.dtype[Any], bool]] = {}
         names = Counter(info.filename for info in self._zip.infolist())
         for info in self._zip.infolist():
             name = info.filename.removesuffix(".npy")
@@ -277,23 +269,22 @@ class NpzFile(ArrayFile):
                 continue
             where = f"{self.path}: {name}"
             with _reading(f"{where} is not a NumPy array"), self._zip.open(info) as stream:
-                shape, fortran, dtype = _npy_header(stream)
+                shape, _, dtype = _npy_header(stream)
                 header = stream.tell()
                 if name == "meta" and shape == () and dtype.kind == "U" and dtype.itemsize < _META_BYTES:
                     self.meta = _text_dict(str(np.frombuffer(stream.read(), dtype)[0]))
                     continue
             if not dtype.hasobject and header + math.prod(shape) * dtype.itemsize != info.file_size:
                 raise InputError(f"{where} is damaged: {info.file_size} bytes are no array of shape {shape}, {dtype}")
-            self._members[name] = info, dtype, fortran and len(shape) > 1
             self.fields[name] = Field(shape, str(dtype), twice=names[info.filename] > 1)
 
     def _reader(self, ref: Ref, n: int, stack: ExitStack) -> Read:
-        info, dtype, fortran = self._members[ref.name]
-        stream = stack.enter_context(self._zip.open(info))
-        if fortran:  # its rows do not lie one after the other
-            array = npy.read_array(stream, allow_pickle=False)[ref.index]
-            return lambda start, stop: np.asarray(array[start:stop])
-        whole, *_ = _npy_header(stream)  # read, not skipped: after a seek zipfile no longer compares the checksum
+        stream = stack.enter_context(self._zip.open(f"{ref.name}.npy"))
+        # Read, not skipped: after a seek zipfile no longer compares the checksum.
+        whole, fortran, dtype = _npy_header(stream)
+        if fortran and len(whole) > 1:  # its rows do not lie one after the other
+            array = np.frombuffer(stream.read(), dtype).reshape(whole, order="F")[ref.index]
+            return lambda start, stop: array[start:stop]
         shape = self._shape(ref)[1:]
         size = math.prod(shape) * dtype.itemsize
         if ref.index:
@@ -332,24 +323,23 @@ class ParquetFile(DataFile):
         names = Counter(schema.names)
         self.fields = {field.name: Field(None, str(field.type), twice=names[field.name] > 1) for field in schema}
 
-    def n_rows(self, layout: Layout) -> int:
+    def n_rows(self) -> int:
         return int(self._file.metadata.num_rows)
 
-    def n_cells(self, layout: Layout) -> int:
-        groups = self._file.metadata
-        if not groups.num_row_groups:
+    def n_cells(self) -> int:
+        if not self._file.metadata.num_row_groups:
             return 1
-        first = groups.row_group(0)  # of all columns, of which the scores are nearly all
+        first = self._file.metadata.row_group(0)  # of all columns, of which the scores are nearly all
         values = sum(first.column(at).num_values for at in range(first.num_columns))
-        return max(1, int(values) // max(1, int(first.num_rows)))
+        return int(values) // max(1, int(first.num_rows))
 
-    def blocks(self, layout: Layout, rows: int) -> Iterator[Block]:
+    def blocks(self, rows: int) -> Iterator[Block]:
         done = 0
-        for batch in self._file.iter_batches(batch_size=rows, columns=layout.names, use_threads=False):
+        for batch in self._file.iter_batches(batch_size=rows, columns=self.layout.names, use_threads=False):
             if batch.num_rows:
                 yield {
                     role: [self._values(batch.column(ref.name), ref.name, done) for ref in refs]
-                    for role, refs in layout.roles.items()
+                    for role, refs in self.layout.roles.items()
                 }
             done += batch.num_rows
 
@@ -385,13 +375,13 @@ class CsvFile(DataFile):
             raise InputError(f"{self.path} is empty: expected a header line with the names of the columns")
         self.fields = {name: Field(twice=count > 1) for name, count in Counter(self._header).items()}
 
-    def n_rows(self, layout: Layout) -> None:
+    def n_rows(self) -> None:
         return None
 
-    def n_cells(self, layout: Layout) -> int:
+    def n_cells(self) -> int:
         return 8 * len(self._header)  # every column is read, and a number as text takes about eight times its room
 
-    def blocks(self, layout: Layout, rows: int) -> Iterator[Block]:
+    def blocks(self, rows: int) -> Iterator[Block]:
         done = 0
         filled = (record for record in self._records if len(record) > 1 or "".join(record).strip())
         while records := list(itertools.islice(filled, rows)):
@@ -404,7 +394,7 @@ class CsvFile(DataFile):
             columns = dict(zip(self._header, zip(*records, strict=True), strict=True))
             yield {
                 role: [self._values(columns[ref.name], ref.name, role, done) for ref in refs]
-                for role, refs in layout.roles.items()
+                for role, refs in self.layout.roles.items()
             }
             done += len(records)
 
@@ -452,7 +442,8 @@ class _Builder:
     names: dict[str, dict[str, int]] = field(default_factory=lambda: {"group": {}, "image": {}})
     images: int = 0
 
-    def __call__(self, block: Block, layout: Layout, meta: dict[str, str], where: str, row: int) -> Predictions:
+    def __call__(self, block: Block, file: DataFile, row: int) -> Predictions:
+        layout, meta, where = file.layout, file.meta, str(file.path)
         columns: dict[str, Any] = {"scores": None}
         for role, arrays in block.items():
             name = ",".join(map(str, layout.roles[role][:3]))
