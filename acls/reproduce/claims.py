@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from acls.metrics.catalogue import metric
 from acls.metrics.significance import SeedDifference
 from acls.report.tables import Table
 from acls.storage import write_text
@@ -17,7 +19,6 @@ from acls.study.runs import NONE
 from acls.study.store import Row, Store
 
 Verdict = Literal["reproduced", "not reproduced", "cannot be told at this n"]
-_VERDICTS: tuple[Verdict, ...] = ("reproduced", "cannot be told at this n", "not reproduced")
 KEPT = 0.01
 """The accuracy that a method may lose: the paper's own tables show a loss of up to 0.94 points beside a lower error."""
 
@@ -41,53 +42,58 @@ class Claim:
 
     def __str__(self) -> str:
         if self.of_accuracy:
-            name = "accuracy" if self.metric == "accuracy" else "mIoU"
+            name = metric(self.metric).label
             return f"{self.lower} keeps the {name} of {self.higher} to within {100 * KEPT:g} point"
         return f"{self.lower} has a lower {self.metric.upper()} than {self.higher}"
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim with the differences that our runs show, ``lower`` minus ``higher``, in the metric's own unit."""
+    """A claim with what our runs say of it: on the authors' form of ACLS, and beside it on Eq. 13."""
 
-    claim: Claim
+    claim: str
+    verdict: Verdict
     difference: SeedDifference
-    accuracy: SeedDifference | None = None
-
-    @property
-    def loses_accuracy(self) -> bool:
-        return self.accuracy is not None and self.accuracy.high < -KEPT
-
-    @property
-    def verdict(self) -> Verdict:
-        """By the interval of the difference; an error that is lower at the cost of accuracy reproduces nothing."""
-        found = self.difference
-        if self.claim.of_accuracy:
-            return _VERDICTS[(found.high < -KEPT) - (found.low > -KEPT) + 1]
-        return "not reproduced" if found.sign < 0 and self.loses_accuracy else _VERDICTS[found.sign + 1]
+    """``lower`` minus ``higher``, or ours minus the paper's, in the metric's own unit."""
+    note: str = ""
+    regime: str = ""
+    """The networks that it holds for."""
+    key: str = ""
+    """The same for the same claim on the same networks, whichever table makes it."""
+    beside: Verdict | None = None
 
 
-def within(found: SeedDifference, tolerance: float) -> Verdict:
-    """Whether a number is the paper's to within a tolerance, from the interval of ours minus the paper's."""
-    if -tolerance <= found.low and found.high <= tolerance:
+def verdict_on(found: SeedDifference, least: float = -math.inf, most: float = 0.0) -> Verdict:
+    """Whether a difference is from ``least`` to ``most``, by its interval; by default, whether it is below 0."""
+    if least <= found.low and found.high <= most:
         return "reproduced"
-    return "not reproduced" if found.low > tolerance or found.high < -tolerance else "cannot be told at this n"
+    return "not reproduced" if found.low > most or found.high < least else "cannot be told at this n"
 
 
 def judge(claim: Claim, lower: Sequence[Row], higher: Sequence[Row], accuracy: str = "accuracy") -> Judged | None:
-    """Compare two methods' rows; None where they have no number of the same seed."""
+    """Compare two methods' rows; None where they have no number of the same seed.
+
+    An error that is lower at the cost of accuracy reproduces nothing.
+    """
     found = difference(lower, higher, claim.metric)
-    lost = None if claim.of_accuracy else difference(lower, higher, accuracy)
-    return None if found is None else Judged(claim, found, lost)
+    if found is None:
+        return None
+    if claim.of_accuracy:
+        return Judged(str(claim), verdict_on(found, -KEPT, math.inf), found)
+    verdict, lost, note = verdict_on(found), difference(lower, higher, accuracy), ""
+    if lost is not None and lost.value < -KEPT:
+        note = f"loses {-100 * lost.value:.1f} points of {metric(accuracy).label}"
+        if verdict == "reproduced":
+            verdict = verdict_on(lost, -KEPT, math.inf)
+    return Judged(str(claim), verdict, found, note)
 
 
-def summarise(folder: Path, names: Iterable[str]) -> Path:
-    """Write the page over those of ``names`` that are in the folder, and return where it is."""
+def summarise(folder: Path, names: Iterable[str]) -> None:
+    """Write the page over those of ``names`` that are in the folder."""
     files = [folder / f"{name}.json" for name in names]
     records = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
     parts = ["# The paper, reproduced", _counted(records), _table(records), *_costs(folder)]
     write_text(folder / NAME, "\n\n".join(part for part in parts if part) + "\n")
-    return folder / NAME
 
 
 def _counted(records: Iterable[Saved]) -> str:
@@ -112,10 +118,8 @@ def _table(records: Iterable[Saved]) -> str:
     for record in records:
         found = Counter(claim["verdict"] for claim in record["claims"])
         counts = [str(found[verdict]) if found else "" for verdict in verdicts]
-        page = f"[{record['name']}]({record['name']}.md)"
-        table.add(
-            page, record["title"].partition(": ")[2] or record["title"], record["scale"], record["seeds"], *counts
-        )
+        page, what = f"[{record['name']}]({record['name']}.md)", record["title"].rpartition(": ")[2]
+        table.add(page, what, record["scale"], record["seeds"], *counts)
     return table.markdown()
 
 

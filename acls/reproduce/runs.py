@@ -86,9 +86,9 @@ class Study:
     @property
     def regime(self) -> str:
         """In which setting a verdict was found: it says nothing about others."""
-        recipe, seeds = self.recipe, len(self.setup.seeds)
-        count = f"{seeds} seed{'s' * (seeds > 1)}"
-        return f"{recipe.name}: {recipe.model.name}, {recipe.epochs} epochs, batches of {recipe.batch}, {count}"
+        recipe, numbers = self.recipe, {"epoch": self.recipe.epochs, "seed": len(self.setup.seeds)}
+        epochs, seeds = (f"{number} {name}{'s' * (number > 1)}" for name, number in numbers.items())
+        return f"{recipe.name}: {recipe.model.name}, {epochs}, batches of {recipe.batch}, {seeds}"
 
     @property
     def margin(self) -> float:

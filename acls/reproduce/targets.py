@@ -17,14 +17,13 @@ from acls.data.dataset import batches
 from acls.locks import hold
 from acls.losses import REGISTRY, make_loss, table
 from acls.metrics.protocols import protocol
-from acls.metrics.significance import SeedDifference, over_seeds
-from acls.recipes import Recipe
+from acls.metrics.significance import over_seeds
 from acls.report.figures import regulariser, reliability, sweeps
 from acls.report.figures.style import SMALL, canvas, drawn, save
 from acls.report.results import mean_text, metric_values
 from acls.report.tables import Table, paragraph
 from acls.reproduce import published
-from acls.reproduce.claims import Claim, Verdict, judge, summarise, within
+from acls.reproduce.claims import Claim, Judged, judge, summarise, verdict_on
 from acls.reproduce.experiments import (
     EMBEDDED,
     EXPERIMENTS,
@@ -57,33 +56,20 @@ STEPS = 50
 """Training batches, at most, on which predictions that a step alters are counted."""
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """A claim as judged in one regime: on the authors' form of ACLS, and beside it on Eq. 13."""
-
-    regime: str
-    claim: str
-    key: str
-    """The same for the same claim on the same networks, whichever table makes it."""
-    verdict: Verdict
-    difference: SeedDifference
-    beside: Verdict | None = None
-    note: str = ""
-
-
 @dataclass
 class Reproduced:
     """A table or figure as reproduced: text to read, files drawn, and the claims as judged."""
 
     name: str
     title: str
+    setup: Setup
     parts: list[str | Table] = field(default_factory=list)
     """Paragraphs in Markdown, and tables."""
     files: list[Path] = field(default_factory=list)
-    judged: list[Judgement] = field(default_factory=list)
+    judged: list[Judged] = field(default_factory=list)
     failed: list[Failed] = field(default_factory=list)
-    trains: bool = True
-    """Whether it is of trained networks, so of seeds."""
+    seeds: int | None = None
+    """Of the networks, where it is of trained ones."""
 
     def text(self) -> str:
         """The page of the target in Markdown."""
@@ -106,16 +92,48 @@ class Reproduced:
             "failed": [asdict(one) for one in self.failed],
         }
 
+    def keep(self, figure: Any, suffix: str = "") -> None:
+        """Save a figure in two forms and show it here."""
+        path = self.setup.out / (f"{self.name}-{suffix}.svg" if suffix else f"{self.name}.svg")
+        save(figure, path)
+        save(figure, path.with_suffix(".png"))
+        self.files.append(path)
+        self.parts.append(f"![{self.title}]({path.with_suffix('.png').name})")
+
+    def trained(self, papers: Iterable[str], lines: Mapping[str, Line]) -> Iterator[tuple[str, Study, str]]:
+        """The studies of some lines for the paper's recipes, trained, each under a heading that names its regime.
+
+        What stands in for two data sets is one experiment, trained and judged once: the third item names the recipe of
+        the paper that it came up for before.
+        """
+        recipes = {paper: self.setup.recipe(paper) for paper in papers}
+        known = {paper: recipe for paper, recipe in recipes.items() if recipe is not None}
+        if self.setup.scale != "paper":
+            note = "A CPU-sized experiment: compare its numbers with each other, not with the paper's."
+            for name in dict.fromkeys(recipe.name for recipe in known.values() if recipe.name in EMBEDDED.values()):
+                note += f" {name} stands in for data that is not at hand (--data NAME=PATH)."
+            if left := [paper for paper in recipes if paper not in known]:
+                note += f" Left out, as they have no sibling of this size: {', '.join(left)}."
+            self.parts.append(note)
+        self.seeds, first = len(self.setup.seeds), dict[str, str]()
+        for paper, recipe in known.items():
+            study, again = Study(self.setup, recipe, lines), first.setdefault(recipe.name, paper)
+            if again == paper:
+                self.failed += study.run()
+            self.parts.append(f"## {study.regime} (in the paper: {paper})")
+            yield paper, study, "" if again == paper else again
+
 
 def reproduce(name: str, setup: Setup) -> Reproduced:
     """Run what is not run yet, write ``NAME.md`` and the figures into the output folder, and return it all."""
     with hold(setup.out / "reproduce.lock", wait=setup.wait):
-        result = TARGETS[name](name, setup)
+        title, fill = TARGETS[name]
+        result = Reproduced(name, title, setup)
+        fill(result)
         for failure in result.failed:
             result.parts.append(f"{failure.method}, seed {failure.seed}, did not finish: {failure.why}.")
         write_text(setup.out / f"{name}.md", result.text())
-        seeds = str(len(setup.seeds)) if result.trains else ""
-        record = {"scale": setup.scale, "seeds": seeds, **result.plain()}
+        record = {"scale": setup.scale, "seeds": str(result.seeds or ""), **result.plain()}
         write_text(setup.out / f"{name}.json", json.dumps(finite(record), indent=1) + "\n")
         summarise(setup.out, TARGETS)
     return result
@@ -124,17 +142,16 @@ def reproduce(name: str, setup: Setup) -> Reproduced:
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def _table(name: str, setup: Setup) -> Reproduced:
-    experiment = EXPERIMENTS[name]
-    result = Reproduced(name, experiment.title)
-    for paper, study, again in _trained(result, setup, experiment.printed, experiment.lines(setup.form)):
+def _table(result: Reproduced) -> None:
+    experiment = EXPERIMENTS[result.name]
+    for paper, study, again in result.trained(experiment.printed, experiment.lines(result.setup.form)):
         pooled = {label: study.rows(label, experiment.split) for label in study.lines}
         rows, how = pooled, experiment.protocol
         if how is not None:
             rows = {label: [study.by_protocol(row, how) for row in ours] for label, ours in pooled.items()}
             result.parts.append(
                 f"ECE and AECE as the paper measures them, by the protocol {how.name}: {how.why}. Claims are judged by "
-                "these; pooled: as `acls evaluate` measures."
+                "these; pooled: as `acls evaluate` measures, over n sampled pixels."
             )
         result.parts.append(_beside(experiment, paper, study, rows, pooled))
         if experiment.ten_bins:
@@ -153,12 +170,11 @@ def _table(name: str, setup: Setup) -> Reproduced:
         if how is None:
             result.parts.append("Differences are of estimates without the bias of noise, not of the columns above.")
         result.parts.append(_verdicts(judged))
-        if name == "tableA":
-            _draw_grid(result, setup, study, rows)
-    return result
+        if result.name == "tableA":
+            result.keep(_grids(study, rows))
 
 
-def _judged(claim: Claim, experiment: Experiment, study: Study, rows: Mapping[str, list[Row]]) -> Judgement | None:
+def _judged(claim: Claim, experiment: Experiment, study: Study, rows: Mapping[str, list[Row]]) -> Judged | None:
     """The claim on the first form of ACLS, and on the second where it is about ACLS."""
     pairs = [[label_of(study.lines, row, form) for row in (claim.lower, claim.higher)] for form in FORMS]
     first, second = (judge(claim, rows[lower], rows[higher], experiment.accuracy) for lower, higher in pairs)
@@ -166,10 +182,8 @@ def _judged(claim: Claim, experiment: Experiment, study: Study, rows: Mapping[st
         return None
     how = "" if experiment.protocol is None else experiment.protocol.name
     key = " | ".join([study.recipe.name, *map(study.method, pairs[0]), claim.metric, experiment.split, how])
-    lost = first.accuracy
-    note = f"loses {-100 * lost.value:.1f} points of accuracy" if lost is not None and first.loses_accuracy else ""
     beside = None if second is None or pairs[0] == pairs[1] else second.verdict
-    return Judgement(study.regime, str(claim), key, first.verdict, first.difference, beside, note)
+    return replace(first, regime=study.regime, key=key, beside=beside)
 
 
 def _beside(
@@ -223,9 +237,8 @@ def _temperatures(paper: str, study: Study, rows: Mapping[str, list[Row]]) -> li
     }
     if not fitted:
         return []
-    ours = "; ".join(f"{name}, {', '.join(f'{one:.2f}' for one in each)}" for name, each in fitted.items())
-    theirs = published.TEMPERATURES.get(paper)
-    return [f"Temperature, one per seed: {ours}. The paper's: {'not printed' if theirs is None else theirs}."]
+    ours = "; ".join(f"{', '.join(f'{one:.2f}' for one in each)} ({name})" for name, each in fitted.items())
+    return [f"Temperatures, one per seed: {ours}. The paper's: {published.TEMPERATURES.get(paper, 'not printed')}."]
 
 
 def _interval(rows: Sequence[Row]) -> str:
@@ -237,7 +250,7 @@ def _interval(rows: Sequence[Row]) -> str:
     return f"{100 * low:.2f} .. {100 * high:.2f}"
 
 
-def _verdicts(judged: Sequence[Judgement]) -> Table:
+def _verdicts(judged: Sequence[Judged]) -> Table:
     header = ["claim", f"verdict on {FIRST}", "difference %", "95 %", "seeds", f"verdict on {SECOND}", "note"]
     shown = Table(header, align="llrrrll")
     for one in judged:
@@ -251,20 +264,7 @@ def _verdicts(judged: Sequence[Judgement]) -> Table:
     return shown
 
 
-def _note_scale(result: Reproduced, setup: Setup, recipes: Mapping[str, Recipe | None]) -> None:
-    if setup.scale == "paper":
-        return
-    note = "A CPU-sized experiment: compare its numbers with each other, not with the paper's."
-    names = dict.fromkeys(recipe.name for recipe in recipes.values() if recipe is not None)
-    for stand_in in [name for name in names if name in EMBEDDED.values()]:
-        note += f" {stand_in} stands in for data that is not at hand (--data NAME=PATH)."
-    left = [paper for paper, recipe in recipes.items() if recipe is None]
-    if left:
-        note += f" Left out, as they have no sibling of this size: {', '.join(left)}."
-    result.parts.append(note)
-
-
-def _draw_grid(result: Reproduced, setup: Setup, study: Study, rows: Mapping[str, list[Row]]) -> None:
+def _grids(study: Study, rows: Mapping[str, list[Row]]) -> Any:
     figure, axes = canvas(1, 2, width=7.0)
     for form, ax in zip(FORMS, axes, strict=True):
         values = {
@@ -276,11 +276,10 @@ def _draw_grid(result: Reproduced, setup: Setup, study: Study, rows: Mapping[str
         if values:
             sweeps.draw_grid(sweeps.prepare_grid(values), ax)
             ax.set_title(f"{form}: {ax.get_title()}", fontsize=SMALL + 1)
-    _saved(result, setup, figure)
+    return figure
 
 
-def _table2(name: str, _: Setup) -> Reproduced:
-    result = Reproduced(name, "Table 2: each method as label smoothing, as printed and as it is", trains=False)
+def _table2(result: Reproduced) -> None:
     header = ["method", "type", "", "pivot", "f at the pivot", "C at the pivot", "f elsewhere", "C elsewhere"]
     right = {row.method.partition("(")[0]: row for row in table(kind() for kind in REGISTRY.values())}
     forms = {name: table([make_loss("ACLS", form=form)])[0] for name, form in FORMS.items()}
@@ -305,55 +304,27 @@ def _table2(name: str, _: Setup) -> Reproduced:
         "The other methods of this package:",
         ours,
     ]
-    return result
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------
 
 
-def _trained(
-    result: Reproduced, setup: Setup, papers: Iterable[str], lines: Mapping[str, Line]
-) -> Iterator[tuple[str, Study, str]]:
-    """The studies of some lines for the paper's recipes, trained, each under a heading that names its regime.
-
-    What stands in for two data sets is one experiment, trained and judged once: the third item names the recipe of the
-    paper that it came up for before.
-    """
-    recipes = {paper: setup.recipe(paper) for paper in papers}
-    _note_scale(result, setup, recipes)
-    first: dict[str, str] = {}
-    for paper, recipe in recipes.items():
-        if recipe is None:
-            continue
-        study = Study(setup, recipe, lines)
-        again = first.get(recipe.name, "")
-        if not again:
-            first[recipe.name] = paper
-            result.failed += study.run()
-        result.parts.append(f"## {study.regime} (in the paper: {paper})")
-        yield paper, study, again
-
-
-def _figure1(name: str, setup: Setup) -> Reproduced:
-    result = Reproduced(name, "Figure 1: smoothing behaviours", trains=False)
+def _figure1(result: Reproduced) -> None:
     result.parts.append(
         "The label that each kind of method trains an overconfident prediction towards, found by autograd. Panels (a) "
         "to (f) are the paper's; (g) is ACLS, and (h) and (i) show what the label of the predicted class is lowered "
         "by: a parabola in the confidence for MDCA and CRL, so 0 where the network is surest, and a line in the logit "
         "gap for ACLS."
     )
-    _saved(result, setup, regulariser.smoothing_figure())
-    return result
+    result.keep(regulariser.smoothing_figure())
 
 
-def _figure2(name: str, setup: Setup) -> Reproduced:
+def _figure2(result: Reproduced) -> None:
     rows = ("CE", "LS", "CPC", "MDCA", "MbLS", "CRL", "ACLS")
-    papers = (*_TINY, "imagenet_resnet50")
-    result = Reproduced(name, "Figure 2: reliability diagrams")
     result.parts.append(
         f"Of the first seed; ACLS is the {FIRST}. Bars of accuracy have 95 % intervals, and so has each ECE."
     )
-    for _, study, _ in _trained(result, setup, papers, lines_of(rows)):
+    for _, study, _ in result.trained((*_TINY, "imagenet_resnet50"), lines_of(rows)):
         figure, axes = canvas(1, len(rows), width=2.1 * len(rows), height=2.6)
         for label, ax in zip(rows, axes, strict=True):
             found = study.rows(label_of(study.lines, label, FIRST))
@@ -368,17 +339,19 @@ def _figure2(name: str, setup: Setup) -> Reproduced:
             ax.legend().remove()
             if ax is not axes[0]:
                 ax.set_ylabel("")
-        _saved(result, setup, figure, study.recipe.name)
-    return result
+        result.keep(figure, study.recipe.name)
 
 
-def _figure3(name: str, setup: Setup) -> Reproduced:
-    rows = ("ACLS, ranking", "ACLS, margin")
-    result = Reproduced(name, "Figure 3: values of the regulariser, and the share of samples where it is 0")
-    for _, study, _ in _trained(result, setup, _TINY, lines_of(rows, setup.form)):
-        shown = Table(["condition", "paper: inactive %", "ours: inactive %", "seeds", "largest gap, median", "verdict"])
-        figure, axes = canvas(1, len(study.lines), width=2.6 * len(study.lines), height=2.8)
-        for (label, line), ax in zip(study.lines.items(), axes, strict=True):
+def _figure3(result: Reproduced) -> None:
+    lines = lines_of(("ACLS, ranking", "ACLS, margin"), result.setup.form)
+    for _, study, _ in result.trained(_TINY, lines):
+        shown = Table(
+            ["condition", "paper: inactive %", "ours: inactive %", "seeds", "largest gap, median", "verdict"],
+            align="lrrrrl",
+        )
+        figure, axes = canvas(1, len(lines), width=2.6 * len(lines), height=2.8)
+        judged: dict[str, dict[str, Judged]] = {}
+        for (label, line), ax in zip(lines.items(), axes, strict=True):
             found = [_activity(study, row, label) for row in study.rows(label)]
             if not found:
                 continue
@@ -386,13 +359,15 @@ def _figure3(name: str, setup: Setup) -> Reproduced:
             regulariser.draw_activity(found[0][1], ax)
             paper = published.INACTIVE_SHARE[line.row] / 100
             off = over_seeds(shares, [paper] * len(shares), resolution=1 / found[0][1].n)
-            verdict = within(off, NEAR)
-            if line.form == FIRST:
-                told = f"{line.row}: the regulariser is 0 for {100 * paper:.0f} % of samples, to within 10 points"
-                key = f"{study.recipe.name} | {study.method(label)} | inactive"
-                result.judged.append(Judgement(study.regime, told, key, verdict, off))
+            told = f"{line.row}: the regulariser is 0 for {100 * paper:.0f} % of samples, to within 10 points"
+            key = f"{study.recipe.name} | {study.method(label)} | inactive"
+            one = Judged(told, verdict_on(off, -NEAR, NEAR), off, regime=study.regime, key=key)
+            judged.setdefault(line.row, {})[line.form] = one
             mean = f"{100 * statistics.fmean(shares):.1f}"
-            shown.add(label, f"{100 * paper:.0f}", mean, str(len(shares)), f"{gap:.1f}", verdict)
+            shown.add(label, f"{100 * paper:.0f}", mean, str(len(shares)), f"{gap:.1f}", one.verdict)
+        for by_form in judged.values():
+            if {FIRST, SECOND} <= by_form.keys():
+                result.judged.append(replace(by_form[FIRST], beside=by_form[SECOND].verdict))
         result.parts += [
             shown,
             "With the margin condition the regulariser is 0 where no logit lies more than the margin, "
@@ -400,18 +375,16 @@ def _figure3(name: str, setup: Setup) -> Reproduced:
             "trained for a few epochs, whose median largest gap is below the margin, is hardly regularised. A share "
             "counts as the paper's to within 10 points.",
         ]
-        _saved(result, setup, figure, study.recipe.name)
-    return result
+        result.keep(figure, study.recipe.name)
 
 
-def _figure_a(name: str, setup: Setup) -> Reproduced:
+def _figure_a(result: Reproduced) -> None:
     lines = {
         label: line
         for m in MARGINS
         for label, line in in_forms(f"margin {m:g}", Line(Spec("ACLS", {"margin": m}), row=f"{m:g}")).items()
     }
-    result = Reproduced(name, "Figure A: ECE against the margin, on the validation split")
-    for _, study, _ in _trained(result, setup, _TINY, lines):
+    for _, study, _ in result.trained(_TINY, lines):
         shown = Table(["margin", "form", "acc", "ECE", "95 %", "seeds"], align="ll")
         curves: dict[str, dict[float, list[float]]] = {}
         for label, line in lines.items():
@@ -420,22 +393,19 @@ def _figure_a(name: str, setup: Setup) -> Reproduced:
                 numbers = (mean_text(found, "accuracy"), mean_text(found, "ece"), _interval(found), str(len(found)))
                 shown.add(line.row, line.form, *numbers)
         result.parts.append(shown)
-        figure = drawn(sweeps.draw_sweep, sweeps.prepare_sweep(curves), height=2.6)
-        _saved(result, setup, figure, study.recipe.name)
-    return result
+        result.keep(drawn(sweeps.draw_sweep, sweeps.prepare_sweep(curves), height=2.6), study.recipe.name)
 
 
-def _statistics(name: str, setup: Setup) -> Reproduced:
+def _statistics(result: Reproduced) -> None:
     """The two side statistics of the text."""
-    result = Reproduced(name, "Statistics of the text")
-    for _, study, _ in _trained(result, setup, _TINY, lines_of(("ACLS", "FLSD"), setup.form)):
+    for _, study, _ in result.trained(_TINY, lines_of(("ACLS", "FLSD"), result.setup.form)):
         shown = Table(["statistic", "method", "paper %", "ours %", "seeds"], align="ll")
         for label in study.lines:
-            rows = study.rows(label)
             flsd = label == "FLSD"
             told = "gamma = 3 at the end of training" if flsd else "prediction altered by the regulariser's step"
             paper = published.GAMMA_THREE_SHARE if flsd else published.ALTERED_SHARE
-            ours = [100 * (_gamma_three(study, row) if flsd else altered(study.folder(row).path)) for row in rows]
+            folders = [study.folder(row).path for row in study.rows(label)]
+            ours = [100 * (_gamma_three(folder) if flsd else altered(folder)) for folder in folders]
             if ours:
                 shown.add(told, label, f"{paper:g}", f"{statistics.fmean(ours):.2f}", str(len(ours)))
         result.parts += [
@@ -444,7 +414,6 @@ def _statistics(name: str, setup: Setup) -> Reproduced:
             "after the optimiser's step with the regulariser than after the same step without it, from the same "
             "weights and momenta.",
         ]
-    return result
 
 
 def altered(run: Path) -> float:
@@ -492,33 +461,21 @@ def _activity(study: Study, row: Row, label: str) -> tuple[float, regulariser.Ac
     return float((high - low).median()), regulariser.prepare_activity(values, label)
 
 
-def _gamma_three(study: Study, row: Row) -> float:
-    outputs = predict_run(study.folder(row).path, part="train")
+def _gamma_three(run: Path) -> float:
+    outputs = predict_run(run, part="train")
     assert outputs.scores is not None
     p_true = outputs.scores.softmax(1).gather(1, outputs.labels.unsqueeze(1))
     return float((p_true >= 0.2).double().mean())
 
 
-def _saved(result: Reproduced, setup: Setup, figure: Any, suffix: str = "") -> None:
-    path = setup.out / (f"{result.name}-{suffix}.svg" if suffix else f"{result.name}.svg")
-    save(figure, path)
-    save(figure, path.with_suffix(".png"))
-    result.files.append(path)
-    result.parts.append(f"![{result.title}]({path.with_suffix('.png').name})")
-
-
-TARGETS: dict[str, Callable[[str, Setup], Reproduced]] = {
-    "table1": _table,
-    "table2": _table2,
-    "table3": _table,
-    "table4": _table,
-    "table5": _table,
-    "table6": _table,
-    "tableA": _table,
-    "tableB": _table,
-    "figure1": _figure1,
-    "figure2": _figure2,
-    "figure3": _figure3,
-    "figureA": _figure_a,
-    "statistics": _statistics,
+TARGETS: dict[str, tuple[str, Callable[[Reproduced], None]]] = {
+    "table1": (EXPERIMENTS["table1"].title, _table),
+    "table2": ("Table 2: each method as label smoothing, as printed and as it is", _table2),
+    **{name: (experiment.title, _table) for name, experiment in EXPERIMENTS.items() if name != "table1"},
+    "figure1": ("Figure 1: smoothing behaviours", _figure1),
+    "figure2": ("Figure 2: reliability diagrams", _figure2),
+    "figure3": ("Figure 3: values of the regulariser, and the share of samples where it is 0", _figure3),
+    "figureA": ("Figure A: ECE against the margin, on the validation split", _figure_a),
+    "statistics": ("Statistics of the text", _statistics),
 }
+"""By name: the title, and what fills the page."""

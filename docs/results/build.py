@@ -24,7 +24,7 @@ from acls.report.figures.style import canvas, save
 from acls.report.page import of_study, write
 from acls.report.results import RANKED, marks_of, metric, results_table
 from acls.report.tables import Table, spread
-from acls.reproduce.claims import Claim, Judged
+from acls.reproduce.claims import verdict_on
 from acls.reproduce.published import LAMBDA_1, LAMBDA_2
 from acls.storage import write_text
 from acls.study.engine import set_threads
@@ -175,7 +175,7 @@ def told(found: SeedDifference, name: str = "ece") -> str:
 def verdict(form: str, rival: tuple[str, str]) -> tuple[str, str]:
     """Whether the claim that a form of ACLS has the lower ECE is borne out, and the difference."""
     found = CIFAR.minus((form, NONE), rival, "ece")
-    return Judged(Claim(form, rival[0]), found).verdict, points(found)
+    return verdict_on(found), points(found)
 
 
 def page(name: str, *parts: str) -> None:

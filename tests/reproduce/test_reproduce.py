@@ -62,7 +62,7 @@ def test_tables_share_their_runs_and_say_what_stands_in(tmp_path, capsys):
     assert "digits_cnn stands in for data that is not at hand" in " ".join(out.split())
     assert "ACLS, margin (authors' code)            -  1.05  1.03" in out  # an aligned table, not Markdown
     assert "| ACLS, margin (Eq. 13) | - | 1.05 | 1.03 |" in (tmp_path / "table6.md").read_text()
-    assert "digits_cnn: small_cnn, 1 epochs, batches of 64, 2 seeds" in out
+    assert "digits_cnn: small_cnn, 1 epoch, batches of 64, 2 seeds" in out
     assert (tmp_path / "figure3-digits_cnn.svg").is_file()
     summary = (tmp_path / "summary.md").read_text()
     assert "Of 10 distinct claims" in summary  # four pairs by ECE and AECE, two shares of inactive samples
