@@ -24,17 +24,16 @@ def as_tensor(array: Any, name: str = "scores") -> Tensor:
     """The array as a tensor, without a copy where none is needed; ``name`` is the argument that an error names."""
     if isinstance(array, Tensor):
         return array.detach()
-    found = np.asarray(array)
-    if found.dtype.kind not in "biuf":
-        if found.dtype.kind == "O" and found.size and isinstance(found.flat[0], bool | int | float | np.number):
-            found = found.astype(np.float64)
-        else:
-            raise InputError(
-                f"{name}: expected numbers, got {type(array).__name__} of {found.dtype}: turn class names into ids"
-            )
-    if not found.flags.writeable:  # as of polars, pandas and JAX; a tensor could write into what they share
-        found = found.copy()
-    return torch.from_numpy(np.ascontiguousarray(found))
+    found = np.atleast_1d(np.asarray(array))
+    boxed = found.dtype.kind == "O" and found.size and isinstance(found.flat[0], bool | int | float | np.number)
+    if not boxed and found.dtype.kind not in "biuf":
+        raise InputError(
+            f"{name}: expected numbers, got {type(array).__name__} of {found.dtype}: turn class names into ids"
+        )
+    if boxed or found.dtype.itemsize > 8:
+        found = found.astype(np.float64)
+    # In this machine's byte order; a copy of what is not writeable, which a tensor could write into.
+    return torch.from_numpy(np.require(found, found.dtype.newbyteorder("="), ["C", "W"]))
 
 
 def known_kind(scores: Tensor, kind: str | None) -> ScoreKind:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from typing_extensions import dataclass_transform
 
 from acls.errors import InputError, suggest
-from acls.options import check_range, option
+from acls.options import check_range, option, plain
 from acls.spec import check_field, field_types
 
 
@@ -51,7 +51,7 @@ class Configured(nn.Module):
 
     def settings(self) -> dict[str, Any]:
         """Return the name and all fields as plain values that JSON can hold: what `acls.spec.build` makes it from."""
-        return {"name": type(self).__name__} | {field.name: _plain(_value(self, field)) for field in _fields(self)}
+        return {"name": type(self).__name__} | {field.name: plain(_value(self, field)) for field in _fields(self)}
 
     def __repr__(self) -> str:
         """Show the fields that differ from their defaults, as one would write them."""
@@ -72,20 +72,10 @@ def _value(module: Configured, field: dataclasses.Field[Any]) -> Any:
 def _is_default(module: Configured, field: dataclasses.Field[Any]) -> bool:
     value = getattr(module, field.name)
     default = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
-    if isinstance(value, Tensor):
-        return False
-    if isinstance(value, Configured) and isinstance(default, Configured):
-        return repr(value) == repr(default)
+    if isinstance(value, Tensor | Configured):
+        return isinstance(value, Configured) and repr(value) == repr(default)
     return bool(value == default)
 
 
 def _show(value: Any) -> str:
     return str(value.tolist()) if isinstance(value, Tensor) else repr(value)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Configured):
-        return value.settings()
-    if isinstance(value, Tensor):
-        return value.tolist()
-    return list(value) if isinstance(value, tuple) else value

@@ -9,6 +9,7 @@ import argparse
 import ast
 import dataclasses
 import math
+import operator
 import re
 import types
 import typing
@@ -52,6 +53,12 @@ class Leaf:
         words = show_kind(self.kind)
         return re.sub("numbers?", rf"\g<0> in {self.within}", words, count=1) if self.within else words
 
+    def allows(self, value: Any) -> bool:
+        """Whether a value is one of the choices, and its numbers lie in the interval."""
+        numbers = value if isinstance(value, tuple | list) else () if value is None else (value,)
+        chosen = not self.choices or value in self.choices
+        return chosen and (not self.within or all(inside(one, self.within) for one in numbers))
+
 
 def leaves(kind: type, prefix: str = "") -> dict[str, Leaf]:
     """Every plain setting of a nested dataclass by its dotted name, in the order of declaration.
@@ -87,11 +94,9 @@ def read(value: Any, leaf: Leaf) -> Any:
     """The value of a setting: text from a command line, or what a YAML or JSON file held, as the setting's type."""
     try:
         result = convert(value, leaf.kind)
-        if leaf.choices and result is not None and result not in leaf.choices:
+        if result is not None and not leaf.allows(result):
             raise ValueError
-        if leaf.within and not all(inside(one, leaf.within) for one in _numbers(result)):
-            raise ValueError
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+    except (ValueError, TypeError, KeyError, OverflowError, SyntaxError, RecursionError, MemoryError):
         raise SettingError(f"{leaf.name}: expected {leaf.show()}, got {value!r}") from None
     return result
 
@@ -99,10 +104,7 @@ def read(value: Any, leaf: Leaf) -> Any:
 def check(settings: Any) -> None:
     """Raise where a nested dataclass holds a value outside what its options declare."""
     for name, leaf in leaves(type(settings)).items():
-        value = settings
-        for part in name.split("."):
-            value = getattr(value, part)
-        read(value, leaf)
+        read(operator.attrgetter(name)(settings), leaf)
 
 
 def number(kind: type, within: str) -> Callable[[str], Any]:
@@ -121,8 +123,7 @@ def number(kind: type, within: str) -> Callable[[str], Any]:
 def check_range(owner: str, name: str, value: Any, metadata: Mapping[str, Any]) -> None:
     """Raise where a field of the class ``owner`` has a value outside what its `option` declares."""
     leaf = Leaf(name, float, **{"help": "", **metadata})
-    wrong = leaf.choices and value not in leaf.choices
-    if wrong or (leaf.within and not all(inside(one, leaf.within) for one in _numbers(value))):
+    if not leaf.allows(value):
         hint = suggest(str(value), leaf.choices) if leaf.choices else ""
         hint = hint if "did you mean" in hint else ""
         raise InputError(f"{owner}({name}={value!r}): expected {leaf.show()}, got {value!r}{hint}")
@@ -139,10 +140,6 @@ def inside(value: float, interval: str) -> bool:
     return above and (value <= high if interval[-1] == "]" else value < high)
 
 
-def _numbers(value: Any) -> tuple[Any, ...]:
-    return () if value is None else tuple(value) if isinstance(value, tuple | list) else (value,)
-
-
 def convert(value: Any, kind: Any) -> Any:
     """Read text, or check a plain value, as a type: str, int, float, bool, ``T | None``, ``tuple[T, ...]``, dict.
 
@@ -150,14 +147,8 @@ def convert(value: Any, kind: Any) -> Any:
     """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
-        if value is None or (isinstance(value, str) and value.lower() in ("none", "null")):
-            if type(None) in arguments:
-                return None
-            raise ValueError
-        rest = [argument for argument in arguments if argument is not type(None)]
-        if len(rest) > 1:
-            raise TypeError(f"a setting is of one type, or none: not {kind}")
-        return convert(value, rest[0])
+        (own,) = set(arguments) - {type(None)}  # a setting is of one type, or none
+        return None if value is None or str(value).lower() in ("none", "null") else convert(value, own)
     if origin is tuple:
         parts = [part.strip() for part in value.strip("()[] ").split(",")] if isinstance(value, str) else value
         return tuple(convert(part, arguments[0]) for part in parts if part != "")
@@ -167,32 +158,46 @@ def convert(value: Any, kind: Any) -> Any:
             raise ValueError
         return dict(result)
     if kind is bool:
-        word = str(value).lower()
-        return _WORDS[word] if word in _WORDS else _no()
-    if kind is int:
-        if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
+        return _WORDS[str(value).lower()]
+    if kind in (int, float):
+        result = kind(value)
+        cut = not isinstance(value, str) and result != value  # as 1.5 would be for a whole number
+        if cut or isinstance(value, bool) or not -math.inf < result < math.inf:
             raise ValueError
-        return int(value.replace("_", "")) if isinstance(value, str) else int(value)
-    if kind is float:
-        return _no() if isinstance(value, bool) or not math.isfinite(float(value)) else float(value)
+        return result
     if kind is str:
-        return str(value) if isinstance(value, str | int | float) else _no()
+        if not isinstance(value, str | int | float):
+            raise ValueError
+        return str(value)
     return ast.literal_eval(value) if isinstance(value, str) else value
 
 
 def to_plain(settings: Any) -> dict[str, Any]:
     """The settings as nested dicts, lists, text and numbers."""
-    return {field.name: _plain(getattr(settings, field.name)) for field in dataclasses.fields(settings)}
+    return {field.name: plain(getattr(settings, field.name)) for field in dataclasses.fields(settings)}
 
 
-def flat(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def plain(value: Any) -> Any:
+    """A value of a setting as JSON and YAML can hold it: methods by their settings, arrays and tuples as lists."""
+    if hasattr(value, "settings"):
+        return value.settings()
+    if dataclasses.is_dataclass(value):
+        return to_plain(value)
+    if isinstance(value, tuple | list):
+        return [plain(part) for part in value]
+    if isinstance(value, dict):
+        return {key: plain(part) for key, part in value.items()}
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings by their dotted names.
 
     >>> flat({"optim": {"lr": 0.1}, "epochs": 3})
     {'optim.lr': 0.1, 'epochs': 3}
     """
     found: dict[str, Any] = {}
-    for name, value in plain.items():
+    for name, value in nested.items():
         found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
     return found
 
@@ -230,15 +235,3 @@ def _replace(settings: Any, path: list[str], value: Any) -> Any:
     if len(path) > 1:
         value = _replace(getattr(settings, path[0]), path[1:], value)
     return dataclasses.replace(settings, **{path[0]: value})
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        return to_plain(value)
-    if isinstance(value, tuple | list):
-        return [_plain(part) for part in value]
-    return {key: _plain(part) for key, part in value.items()} if isinstance(value, dict) else value
-
-
-def _no() -> Any:
-    raise ValueError

@@ -29,7 +29,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import Tensor
 
-from acls.arrays import two_scores
+from acls.arrays import as_tensor, two_scores
 from acls.errors import InputError, require
 from acls.predictions.columns import Columns, Field, Layout, Ref, resolve
 from acls.predictions.core import Kind, Predictions, flatten_maps
@@ -501,11 +501,7 @@ def _scores(arrays: list[Array], name: str, layout: Layout, where: str) -> Tenso
 def _floats(array: Array, name: str, where: str) -> Tensor:
     if array.dtype.kind not in "fiu":
         raise InputError(f"{where}: {name!r} has dtype {_dtype_name(array)}: expected numbers")
-    if array.dtype.kind in "iu":
-        array = array.astype(np.float32)
-    elif array.dtype.itemsize > 8:
-        array = array.astype(np.float64)
-    return _tensor(array)
+    return as_tensor(array.astype(np.float32) if array.dtype.kind in "iu" else array)
 
 
 def _integers(array: Array, name: str, where: str, row: int) -> Tensor:
@@ -518,11 +514,7 @@ def _integers(array: Array, name: str, where: str, row: int) -> Tensor:
     if not right.all():
         first = np.argwhere(~right)[0]
         raise InputError(f"{where}: row {row + first[0]}: {name!r} is {array[tuple(first)]}: expected an integer")
-    return _tensor(array.astype(np.int64))
-
-
-def _tensor(array: Array) -> Tensor:
-    return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["W"]))
+    return as_tensor(array.astype(np.int64))
 
 
 def _dtype_name(array: Array) -> str:
