@@ -105,7 +105,7 @@ class Gaps:
     def bias(self, kappa: float) -> float:
         """By how much Σ |gap| is too large, if the true gaps are those observed less κ standard deviations."""
         true = (self.gap.abs() - kappa * self.noise).clamp(min=0)
-        return float((_mean_abs(true, self.noise) - true).sum())
+        return float(_moments(true, self.noise)[0] - true.sum())
 
     def deviation(self) -> float:
         """The standard deviation of Σ |gap| where the cells' noise is independent."""
@@ -144,14 +144,17 @@ class Gaps:
         if self.by_end is not None:
             noise = self.by_end.seen()
             drawn = float(self.by_end.drawn((self.gap.abs() - CENTRE * noise).clamp(min=0)))
-        total = float(noise.sum())
+        total, squares, cubes = (float((noise**power).sum()) for power in (1, 2, 3))
         if total == 0:
             return value, 0.0
         low, high, deviation = 0.0, value / total + 10.0, 0.0
-        for _ in range(40):
-            t = (low + high) / 2
-            mean, deviation, skewness = map(float, _moments(t * noise, noise, drawn))
-            low, high = (t, high) if mean + _quantile(-z, skewness) * deviation < value else (low, t)
+        for _ in range(7):  # each narrows the bracket to a 64th
+            t = torch.linspace(low, high, 65, dtype=torch.float64)
+            mean, variance, third = _moments_of_abs(t)
+            spread = (squares * variance + drawn).sqrt()
+            reached = total * mean + _quantile(-z, cubes * third / spread**3) * spread
+            last = min(max(int((reached < value).sum()), 1), 64)
+            low, high, deviation = float(t[last - 1]), float(t[last]), float(spread[last])
         return high * total, deviation
 
 
@@ -204,21 +207,22 @@ def normals(rows: int, columns: int) -> Tensor:
     return torch.randn(rows, columns, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
-def _mean_abs(size: Tensor, noise: Tensor) -> Tensor:
-    """E|size + noise Z| for a normal Z."""
-    scaled = size / noise.clamp(min=1e-300)
-    spread = noise * math.sqrt(2 / math.pi) * torch.exp(-(scaled**2) / 2)
-    return torch.where(noise > 0, spread + size * (1 - 2 * torch.special.ndtr(-scaled)), size)
+def _moments_of_abs(size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, variance and third central moment of |size + Z| for a standard normal Z; from 10 on those of size + Z."""
+    near = size.clamp(max=10)
+    signed = near * torch.special.erf(near / math.sqrt(2))
+    mean = math.sqrt(2 / math.pi) * torch.exp(-(near**2) / 2) + signed
+    square = near**2 + 1
+    third = mean * (square + 1) + signed - 3 * mean * square + 2 * mean**3
+    return mean + (size - near), square - mean**2, third
 
 
 def _moments(size: Tensor, noise: Tensor, drawn: Tensor | float = 0.0) -> tuple[Tensor, Tensor, Tensor]:
     """Mean, standard deviation and skewness of Σ |size + noise Z| for independent normal Z, with ``drawn`` variance."""
-    mean = _mean_abs(size, noise)
-    square = size**2 + noise**2
-    cube = mean * (size**2 + 2 * noise**2) + size * noise**2 * torch.special.erf(size / (noise * math.sqrt(2)))
-    deviation = ((square - mean**2).clamp(min=0).sum(-1) + drawn).sqrt()
-    third = (cube - 3 * mean * square + 2 * mean**3).where(noise > 0, 0.0).sum(-1)
-    return mean.sum(-1), deviation, third / deviation.clamp(min=1e-100) ** 3
+    mean, variance, third = _moments_of_abs((size / noise).where(noise > 0, 0.0))
+    deviation = ((noise**2 * variance).sum(-1) + drawn).sqrt()
+    skewness = (noise**3 * third).sum(-1) / deviation.clamp(min=1e-100) ** 3
+    return torch.where(noise > 0, noise * mean, size).sum(-1), deviation, skewness
 
 
 def _quantile(z: float, skewness: float | Tensor) -> float | Tensor:

@@ -201,10 +201,10 @@ def _classwise_floor(suite: Suite, replicates: int, random: torch.Generator) -> 
 
 
 def _unit_tests(units: Units) -> dict[str, Test]:
-    """Spiegelhalter's and Cox's scores: with variances from unit to unit, Student's t and Hotelling's T².
+    """Spiegelhalter's and Cox's scores, by their variances if the model is calibrated and samples are independent.
 
-    The variances of independent samples, whatever their weights, are known if the model is calibrated. Observed ones
-    would be small just where errors are few, and so reject too often.
+    Where they are not, by those from unit to unit, Student's t and Hotelling's T², where they are larger. Observed
+    variances alone would be small just where errors are few, and so reject too often.
     """
     if units.number < 4:
         raise InputError(f"expected at least 4 independent units, images for example, got {units.number}: add samples")
@@ -212,12 +212,12 @@ def _unit_tests(units: Units) -> dict[str, Test]:
     logit = torch.logit(mean.clamp(_SURE, 1 - _SURE))
     design = torch.stack([torch.ones_like(logit), logit, 1 - 2 * mean], 1)
     scores = (units.right - units.confidence) @ design
-    spread = torch.cov(scores.T) * units.number
-    if not units.blocks.shared:
-        spread = design.T @ (units.blocks.calibrated[:, None] * design)
+    spreads = [design.T @ (units.blocks.calibrated[:, None] * design)]
+    if units.blocks.shared:
+        spreads.append(torch.cov(scores.T) * units.number)
     total = scores.sum(0)
-    t = float(total[2]) / math.sqrt(max(float(spread[2, 2]), 1e-300))
-    t2 = float(total[:2] @ torch.linalg.pinv(spread[:2, :2], hermitian=True) @ total[:2])
+    t = float(total[2]) / math.sqrt(max(1e-300, *(float(spread[2, 2]) for spread in spreads)))
+    t2 = min(float(total[:2] @ torch.linalg.pinv(spread[:2, :2], hermitian=True) @ total[:2]) for spread in spreads)
     if not units.blocks.shared:
         return {"spiegelhalter": Test(t, normal_tail(abs(t))), "cox": Test(t2, chi_squared_tail(t2, 2))}
     # T² (u - 2) / (2 (u - 1)) has Fisher's distribution with 2 and u - 2 degrees of freedom.
