@@ -35,6 +35,10 @@ class Positions:
     index: Tensor | None = None
     """``(N,)``, the samples' numbers in the training set, for losses that keep a history of samples."""
 
+    def with_logits(self, logits: Tensor) -> Positions:
+        """The same positions with other logits; `dataclasses.replace` would break the graph of torch 2.6."""
+        return Positions(logits, self.target, self.valid, self.shape, self.index)
+
     @property
     def soft(self) -> bool:
         """Whether the target is a distribution over classes."""

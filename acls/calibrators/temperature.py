@@ -14,8 +14,8 @@ from acls.calibrators.calibration_set import CHUNK, CalibrationSet, Chunks, Scor
 from acls.options import option
 
 COLDEST, HOTTEST = 1e-6, 1e4
-"""The range of T in units of the logits' spread: the NLL of separable data is within 1e-10 of its limit at one end, and at
-the other single precision still tells the classes apart, so that a temperature never changes what is predicted."""
+"""The range of T in units of the logits' spread: the NLL of separable data is within 1e-10 of its limit at one end; at
+the other, single precision still tells the classes apart, so that a temperature never changes what is predicted."""
 CLOSE_ENOUGH = 1e-13
 """The fit ends when Newton's model says that the NLL is within this of its minimum."""
 MOST_STEPS = 200

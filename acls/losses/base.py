@@ -211,7 +211,7 @@ class Loss(Configured):
     def _terms(self, at: Positions) -> dict[str, Tensor]:
         if at.valid is not None:
             # What stands at an ignored position, NaN among others, reaches no term and no gradient.
-            at = replace(at, logits=torch.where(at.valid.unsqueeze(1), at.logits, 0.0))
+            at = at.with_logits(torch.where(at.valid.unsqueeze(1), at.logits, 0.0))
         at = unmasked(at)
         weight = self.class_weight
         if weight is not None and weight.shape != (at.n_classes,):
@@ -240,7 +240,7 @@ def unmasked(at: Positions) -> Positions:
     masked = z.isneginf()
     masked &= (at.target == 0) if at.soft else torch.ones_like(masked).scatter_(1, at.target.unsqueeze(1), False)
     floor = -2 * (FAR + z.detach().amax(1, keepdim=True).abs())
-    return replace(at, logits=torch.where(masked, floor, z))
+    return at.with_logits(torch.where(masked, floor, z))
 
 
 def reduced(values: Tensor, at: Positions, reduction: str, weight: Tensor | None = None) -> Tensor:
