@@ -85,7 +85,8 @@ class _Parser(argparse.ArgumentParser):
     """
 
     def print_help(self, file: Any = None) -> None:
-        folded = {one: one.help for one in self._actions if one.dest.startswith("set:") and one.dest not in _FIRST}
+        first = set(_FIRST) - ({"set:loss.name"} if any(one.dest == "methods" for one in self._actions) else set())
+        folded = {one: one.help for one in self._actions if one.dest.startswith("set:") and one.dest not in first}
         folded |= {one: one.help for one in self._actions if folded and one.dest in (*_FOLDED, *COLUMNS)}
         for action in folded:
             action.help = argparse.SUPPRESS

@@ -1,7 +1,7 @@
 """Compare training methods on a recipe, or saved predictions: which is best, and how sure is that?
 
 Trains every method with every seed, measures each network as it is and after post-hoc calibration on the validation
-part, and tests the best against the next, on the same test samples and over the seeds. Without a recipe it is a
+part, and tests the best against all others, on the same test samples and over the seeds. Without a recipe it is a
 demonstration on embedded digits. The same command continues a study that was stopped.
 
 Examples:
@@ -114,6 +114,7 @@ def _parts(found: Comparison) -> Parts:
     """The answer first, then each method against the first, then the table and what was ranked."""
     from acls.metrics.catalogue import names
     from acls.report.results import (
+        about_baseline,
         about_ranking,
         baseline_table,
         best_first,
@@ -137,9 +138,7 @@ def _parts(found: Comparison) -> Parts:
     seeds = "; ±: standard deviation over seeds" if len({one.seed for one in found.rows}) > 1 else ""
     yield f"debiased: without the bias of noise, as are differences of errors{seeds}."
     if found.ranked:
-        many = len(found.ranked[0].to_baseline)
-        corrected = f", corrected for {many} comparisons (Bonferroni)" if many > 1 else ""
-        yield f"Against {found.ranked[0].baseline}: intervals and p-values over seeds and test samples{corrected}."
+        yield about_baseline(found.ranked[0])
         yield f"The best: p is of some other method being as good, corrected for {len(found.ranked)} rankings (Holm)."
     if marks:
         yield signs()

@@ -180,6 +180,13 @@ def baseline_table(ranked: Ranked, records: Sequence[Record]) -> Table:
     return table
 
 
+def about_baseline(ranked: Ranked) -> str:
+    """What the intervals and p-values of `baseline_table` hold for."""
+    many = len(ranked.to_baseline)
+    corrected = f", corrected for {many} comparisons (Bonferroni)" if many > 1 else ""
+    return f"Against {ranked.baseline}: intervals and p-values over seeds and test samples{corrected}."
+
+
 def about_ranking(ranked: Ranked) -> str:
     """One sentence: the best method, by how much, how sure, and how many seeds would be needed to tell."""
     shown, found = metric(ranked.metric), ranked.against[ranked.next]

@@ -30,7 +30,15 @@ from acls.report.page.diagram_data import OFFERED, OFFERED_OF_MANY, binned, by_c
 from acls.report.page.overview import decisions, lines_of, overview, verdict
 from acls.report.page.sources import of_path
 from acls.report.page.subjects import Subject, by_method, by_protocol, rank_subjects, records, told_apart
-from acls.report.results import Marks, best_first, marks_of, networks_table, results_table
+from acls.report.results import (
+    Marks,
+    about_baseline,
+    baseline_table,
+    best_first,
+    marks_of,
+    networks_table,
+    results_table,
+)
 from acls.report.results import by_method as records_by_method
 from acls.report.tables import Table
 from acls.results import Record
@@ -102,7 +110,8 @@ def render(
         overview=overview(lines_of(subjects)) if len(subjects) > 1 else "",
         open="" if len(subjects) > 1 else " hidden",
         verdict=_sentences(sentences[1:]),
-        results="\n".join(_results(group, marks_of(ranked), name=len(groups) > 1) for group in groups),
+        results="\n".join(_results(group, marks_of(ranked), name=len(groups) > 1) for group in groups)
+        + "\n".join(_against(one, records(subjects)) for one in ranked if one.metric == "ece"),
         version=html.escape(acls.__version__),
         date=f"{now:%Y-%m-%d %H:%M} UTC",
         data=embedded(_data(subjects)),
@@ -149,6 +158,14 @@ def _results(group: Sequence[Record], marks: Marks, *, name: bool) -> str:
         "<details><summary>Every network, with intervals and noise floors</summary>\n"
         f'<p class="hint">{_FLOOR}</p>\n{networks}\n</details>'
     )
+
+
+def _against(ranked: Ranked, rows: Sequence[Record]) -> str:
+    """The ECE of each method against that of the first, after one post-hoc method."""
+    after = "" if ranked.posthoc == NONE else f" after {ranked.posthoc}"
+    title = html.escape(f"ECE against {ranked.baseline}{after}")
+    hint = f'<p class="hint">{html.escape(about_baseline(ranked))}</p>'
+    return f"<h3>{title}</h3>\n{hint}\n{_scrolling(baseline_table(ranked, rows), title)}\n"
 
 
 def _scrolling(table: Table, label: str) -> str:

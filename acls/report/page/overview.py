@@ -79,8 +79,9 @@ def _row(line: MethodSummary, most: float, *, scaled: bool) -> str:
         marks += _marks(kind, spans, most)
     numbers = [[value for value, _, _ in line.before], *[[value for value, _, _ in line.after]] * scaled]
     cells = [_mean("ece", values) for values in numbers] + [_mean("accuracy", line.accuracy)]
+    name = html.escape(line.method).replace("(", "<wbr>(")
     return (
-        f'<tr><th scope="row">{html.escape(line.method)}</th><td class="track">{"".join(marks)}</td>'
+        f'<tr><th scope="row">{name}</th><td class="track">{"".join(marks)}</td>'
         + "".join(f"<td>{cell}</td>" for cell in cells)
         + "</tr>"
     )
