@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> None:
     for text in (
         "AR, CR, ACR: regularisers that smooth labels adaptively, under a condition, or both, in the terms of the ACLS "
         "paper. Every method also takes ignore_index, reduction and class_weight. A recipe sets the margin published "
-        "for its data, 6 for digits and CIFAR-10 and 10 elsewhere, in every method that has one and is not given another.",
+        "for its data, 6 for digits and CIFAR-10 and 10 elsewhere, in every method that has one and is given no other.",
         "As methods of acls compare, also, each with base=LOSS for another loss than cross-entropy:",
         *others,
     ):
