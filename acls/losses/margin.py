@@ -108,27 +108,34 @@ def value_and_gradient(z: Tensor, y: Tensor, term: MarginTerm, factor: float, ax
     The classes are on ``axis`` of ``z``. The one kernel: run eagerly, in blocks on a CPU, and traced by a compiler.
     """
     power, own = term.power, term.down > 0
+    looks = z.device.type == "cpu" and not torch.compiler.is_compiling()
     true = y.unsqueeze(axis)
     largest = z.amax(axis, keepdim=True)
     below = z - largest
-    predicted = _first_zero(below, axis)
-    over = (below + term.margin).clamp_(max=0.0)  # minus what each class's gap exceeds the margin by
-    over = F.threshold(over, -FAR, 0.0, inplace=True)  # a masked class exceeds no margin
     value = -below.gather(axis, true)
+    # What else is as large as z takes turns in one buffer: several, freed together, would go back to the system, and
+    # every step would wait for new pages. A compiler needs none.
+    scratch = None if torch.compiler.is_compiling() else torch.empty_like(below)
+    predicted = _first_zero(below, axis, scratch)
+    # A masked class has no gap. On a CPU a look at the data spares the work where nothing is masked.
+    gaps, smallest = below, below.amin(axis, keepdim=True)
+    if not looks or not bool((smallest > -FAR).all()):
+        gaps = F.threshold(below, -FAR, 0.0)
+        smallest = gaps.amin(axis, keepdim=True)
     # The predicted class's own term: `push` is its derivative, taken from the class `lowest`.
     push = torch.zeros_like(value)
     if own:
         weight = torch.full_like(value, term.down)
         if term.absolute:
-            lead = (term.margin - largest).clamp_(-FAR, 0.0)
-            weight *= (below == 0).sum(axis, keepdim=True)
+            lead = (largest - term.margin).clamp_(0.0, FAR)
+            weight *= z.shape[axis] + torch.sign(below, out=scratch).sum(axis, keepdim=True)  # once per tied class
         else:
-            lead = over.amin(axis, keepdim=True)
-            lowest = _first_zero(lead - over, axis)
-        lead = -lead
+            lead = (-smallest - term.margin).clamp_(min=0.0)
+            lowest = _first_zero(torch.sub(smallest, gaps, out=scratch), axis, scratch)
         value += weight * lead**power
         push = weight * (power * factor) * (lead if power == 2 else lead.sign())
     pull = push
+    over = torch.add(gaps, term.margin, out=scratch).clamp_(max=0.0)  # minus what each gap exceeds the margin by
     # Cross-entropy.
     gradient = below.exp_()
     total = gradient.sum(axis, keepdim=True)
@@ -166,17 +173,17 @@ def _in_blocks(z: Tensor, y: Tensor, term: MarginTerm, factor: float, rows: int)
     return values, gradient
 
 
-def _first_zero(x: Tensor, axis: int) -> Tensor:
-    """Return the first index along ``axis`` where ``x`` is 0, which elsewhere is below 0.
+def _first_zero(x: Tensor, axis: int, out: Tensor | None) -> Tensor:
+    """Return the first index along ``axis`` where ``x`` is 0, which elsewhere is below 0; ``out`` is overwritten.
 
     Found as the largest rank from the end that nothing is taken from: sums and maxima are vectorised, an argmax is not.
     """
     last = x.shape[axis] - 1
     rank = torch.arange(last, -1, -1, dtype=x.dtype, device=x.device).unsqueeze(1 - axis)
-    found = last - torch.add(rank, x, alpha=_BIG).amax(axis, keepdim=True)
+    found = last - torch.add(rank, x, alpha=_BIG, out=out).amax(axis, keepdim=True)
     if torch.compiler.is_compiling():
         return found  # as `_add_at` compares it
-    return found.nan_to_num_().clamp_(0, last).long()  # any index will do where logits are not finite
+    return found.long().clamp_(0, last)  # any index will do where logits are not finite
 
 
 def _add_at(x: Tensor, index: Tensor, amount: Tensor, axis: int) -> Tensor:
