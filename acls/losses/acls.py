@@ -110,7 +110,8 @@ class ACLS(RankedByHistory, OnePass):
         return self.condition == "ranking"
 
     def penalty(self, at: Positions) -> dict[str, Tensor]:
-        predicted, others = self._penalty(at.logits)
+        names = ("margin", "lambda1", "lambda2", "form", "smoothing", "condition")
+        predicted, others = acls_penalty(at.logits, **{name: getattr(self, name) for name in names})
         if self.condition == "ranking":
             gate = self._ranked_wrongly(at)
             predicted, others = predicted * gate, others * gate
@@ -121,32 +122,15 @@ class ACLS(RankedByHistory, OnePass):
             return None
         how, adaptive = FORMS[self.form], self.smoothing == "adaptive"
         half = 0.5 if how.halved and adaptive else 1.0
-        return MarginTerm(
-            margin=self.margin,
-            down=half * self.lambda1,
-            up=half * self.lambda2 / (n_classes - 1 if how.averaged else 1),
-            power=2 if adaptive else 1,
-            absolute=how.absolute,
-            stopped=how.stopped,
-        )
+        up = half * self.lambda2 / (n_classes - 1 if how.averaged else 1)
+        power = 2 if adaptive else 1
+        return MarginTerm(self.margin, half * self.lambda1, up, power, absolute=how.absolute, stopped=how.stopped)
 
     def rule(self, n_classes: int) -> Rule | None:
         if self.condition == "ranking":
             return None
         (down, if_down), (up, if_up) = self._formulas()
-        rule = gradient_rule(lambda z, _: torch.stack(self._penalty(z)).sum(0), down, up, (if_down, if_up))
-        return self.rule_on_cross_entropy(rule)
-
-    def _penalty(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        return acls_penalty(
-            logits,
-            margin=self.margin,
-            lambda1=self.lambda1,
-            lambda2=self.lambda2,
-            form=self.form,
-            smoothing=self.smoothing,
-            condition=self.condition,
-        )
+        return self.rule_on_cross_entropy(gradient_rule(self.excess, down, up, (if_down, if_up)))
 
     def _formulas(self) -> tuple[tuple[str, str], tuple[str, str]]:
         """Return f and C at the predicted class, and at the others, as one would write them."""
@@ -167,7 +151,7 @@ class ACLS(RankedByHistory, OnePass):
     def _ranked_wrongly(self, at: Positions) -> Tensor:
         """Return 1 where a sample and the next rank differently by history and by confidence, per position."""
         with torch.no_grad():
-            correct = self.history.rank_value(at).to(at.logits.dtype)
+            correct = self.rank_value(at).to(at.logits.dtype)
             confidence = sample_means(log_confidence(at.logits)[0].exp(), at)
             other, _ = next_in_batch(at)
             wrongly = (correct - correct[other]) * (confidence - confidence[other]) < 0

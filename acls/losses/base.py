@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from acls.errors import InputError
 from acls.losses.numerics import FAR
-from acls.losses.rule import Rule, gradient_rule
+from acls.losses.rule import Rule
 from acls.modules import Configured
 from acls.options import option
 from acls.shapes import IGNORE_INDEX, ONE_CLASS, Positions, flatten, labelled_mean
-
-
-def check_prepared(memory: nn.Module, buffer: str) -> None:
-    """Raise where the buffer that `Loss.prepare` makes is not there."""
-    if not hasattr(memory, buffer):
-        raise InputError(
-            f"the memory of {type(memory).__name__} is not set up: call loss.prepare(n_train=..., n_classes=...) "
-            "before training"
-        )
 
 
 @dataclass(frozen=True)
@@ -75,8 +66,8 @@ class Loss(Configured):
     couples_samples: ClassVar[bool] = False
     """Whether the regulariser is a statistic of the batch, without a value per position."""
     refuses_soft_targets: ClassVar[bool] = False
-    memory: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """The buffers that `prepare` makes, by name, with what each axis is as long as: "n_train" or "n_classes"."""
+    memory: ClassVar[tuple[str, ...]] = ()
+    """The names of the buffers that `prepare` makes."""
     index_reason: ClassVar[str] = ""
     """Why the method needs ``index=``, for the error where it is missing."""
 
@@ -94,14 +85,7 @@ class Loss(Configured):
             )
 
     def forward(self, logits: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
-        at = self._positions(logits, target, index)
-        if self.class_weight is None:
-            scale = self.scale(at)
-            value = self.fused(at, scale)
-            if value is not None:
-                return value if scale is not None else reduced(value, at, self.reduction)
-        parts = iter(self._terms(at).values())
-        return sum(parts, next(parts))
+        return self._value(self._positions(logits, target, index))
 
     def terms(self, logits: Tensor, target: Tensor, index: Tensor | None = None) -> dict[str, Tensor]:
         """Return the named parts of the loss, as weighed in it; their sum is the loss."""
@@ -121,31 +105,13 @@ class Loss(Configured):
         """Return the weighed regularisers by name: one value per position ``(M,)``, or one for the batch ``()``."""
         return {}
 
-    def fused(self, at: Positions, scale: float | None) -> Tensor | None:
-        """Return the whole loss, one value per position, its gradient from the same pass; None to add up the terms.
-
-        With ``scale``, return the sum of the values times it.
-        """
-        return None
-
-    def scale(self, at: Positions) -> float | None:
-        """Return the factor that makes the sum of values the loss; None where it takes a look at the data, or none."""
-        if at.valid is not None or self.reduction == "none":
-            return None
-        return 1.0 / max(1, at.logits.shape[0]) if self.reduction == "mean" else 1.0
+    def excess(self, z: Tensor, y: Tensor) -> Tensor:
+        """Return what the loss adds to cross-entropy, one value per row of logits ``(M, K)``, for `gradient_rule`."""
+        return self.data_term(Positions(z, y, None, y.shape), None) - F.cross_entropy(z, y, reduction="none")
 
     def rule(self, n_classes: int) -> Rule | None:
         """Return the method's row of the paper's Table 2, or None where its gradient is no function of one position."""
         return None
-
-    def rule_by_gradient(self, down: str, up: str) -> Rule:
-        """Return the rule of a loss that is its data term alone; ``down`` and ``up`` are f as one would write it."""
-
-        def excess(z: Tensor, y: Tensor) -> Tensor:
-            own = self.data_term(Positions(z, y, None, y.shape), None)
-            return own - F.cross_entropy(z, y, reduction="none")
-
-        return gradient_rule(excess, down, up, pivot="true")
 
     # -- hooks of methods with memory: whoever owns the loop calls them, and they do nothing by default --------------
 
@@ -178,17 +144,28 @@ class Loss(Configured):
         return None
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Load a saved state; a loss that is not prepared yet is so first, for the samples and classes of that state.
+        """Load a saved state; memory that `prepare` has not made yet is made as it was saved.
 
         So whoever builds a module and loads a checkpoint into it need not know that the loss in it has a memory.
         """
-        saved = {key.removeprefix(prefix): value for key, value in state_dict.items() if key.startswith(prefix)}
-        sizes = _memory_sizes(self, saved)
-        if sizes and not saved.keys() <= self.state_dict().keys():
-            device = next((buffer.device for buffer in self.buffers()), None)
-            self.prepare(n_train=sizes["n_train"], n_classes=sizes.get("n_classes", 2))
-            self.to(device)
+        for name in self._missing_memory():
+            if (saved := state_dict.get(prefix + name)) is not None:
+                owner, _, own = name.rpartition(".")
+                device = next((buffer.device for buffer in self.buffers()), saved.device)
+                self.get_submodule(owner).register_buffer(own, torch.empty_like(saved, device=device))
         super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def check_prepared(self) -> None:
+        """Raise where the memory that `prepare` makes is not there."""
+        if self._missing_memory():
+            raise InputError(
+                f"the memory of {type(self).__name__} is not set up: call loss.prepare(n_train=..., n_classes=...) "
+                "before training"
+            )
+
+    def _missing_memory(self) -> list[str]:
+        made = dict(self.named_buffers())
+        return [name for name in self.memory if name not in made]
 
     # -- the one place for shapes, ignored positions, weights and reductions -----------------------------------------
 
@@ -208,23 +185,25 @@ class Loss(Configured):
             )
         return at
 
+    def _value(self, at: Positions) -> Tensor:
+        parts = iter(self._terms(at).values())
+        return sum(parts, next(parts))
+
     def _terms(self, at: Positions) -> dict[str, Tensor]:
         if at.valid is not None:
             # What stands at an ignored position, NaN among others, reaches no term and no gradient.
             at = at.with_logits(torch.where(at.valid.unsqueeze(1), at.logits, 0.0))
         at = unmasked(at)
         weight = self.class_weight
-        if weight is not None and weight.shape != (at.n_classes,):
-            raise InputError(
-                f"class_weight has shape {tuple(weight.shape)}, but the logits have {at.n_classes} classes"
-            )
         if weight is not None:
+            if weight.shape != (at.n_classes,):
+                raise InputError(
+                    f"class_weight has shape {tuple(weight.shape)}, but the logits have {at.n_classes} classes"
+                )
             weight = weight.to(at.logits.dtype)
-        values = self.data_term(at, weight)
-        parts = {self.stack()[-1].data_name: reduced(values, at, self.reduction, weight)}
-        for name, value in self.penalties(at).items():
-            parts[name] = reduced(value, at, self.reduction)
-        return parts
+        data = reduced(self.data_term(at, weight), at, self.reduction, weight)
+        penalties = {name: reduced(value, at, self.reduction) for name, value in self.penalties(at).items()}
+        return {self.stack()[-1].data_name: data} | penalties
 
 
 def unmasked(at: Positions) -> Positions:
@@ -307,6 +286,10 @@ class Regularized(Loss):
             parts[f"{name}_{taken + 1}" if taken else name] = value
         return parts
 
+    def excess(self, z: Tensor, y: Tensor) -> Tensor:
+        parts = iter(self.penalty(Positions(z, y, None, y.shape)).values())
+        return sum(parts, next(parts))
+
     def rule_on_cross_entropy(self, rule: Rule) -> Rule | None:
         """Return ``rule`` where the base is plain cross-entropy, which a row of the table presupposes; else None."""
         return rule if type(self.base) is CE else None
@@ -337,13 +320,3 @@ class Regularized(Loss):
 
     def keep_mask(self) -> Tensor | None:
         return self.base.keep_mask()
-
-
-def _memory_sizes(loss: Loss, saved: Mapping[str, Tensor]) -> dict[str, int]:
-    """Return what to `prepare` a loss with for a saved memory; empty where the state holds none."""
-    sizes: dict[str, int] = {}
-    for depth, part in enumerate(loss.stack()):
-        for name, axes in part.memory.items():
-            buffer = saved.get("base." * depth + name)
-            sizes |= {} if buffer is None else dict(zip(axes, buffer.shape, strict=False))
-    return sizes

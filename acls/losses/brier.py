@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from acls.losses.base import About, Loss
-from acls.losses.rule import Rule
+from acls.losses.rule import Rule, gradient_rule
 from acls.shapes import Positions
 
 
@@ -24,4 +24,4 @@ class Brier(Loss):
         return values * ((label * weight).sum(1) if at.soft else weight[at.target])
 
     def rule(self, n_classes: int) -> Rule:
-        return self.rule_by_gradient("1 - p_y + dL/dz_y", "p_j - dL/dz_j")
+        return gradient_rule(self.excess, "1 - p_y + dL/dz_y", "p_j - dL/dz_j", pivot="true")

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from acls import distributed
-from acls.losses.base import About, Epoch, Loss, check_prepared
+from acls.losses.base import About, Epoch, Loss
 from acls.options import option
 from acls.shapes import Positions, flatten
 
@@ -34,7 +34,7 @@ class CaPE(Loss):
     mode: str = option(default="classwise", choices=("classwise", "toplabel"))
 
     refuses_soft_targets = True
-    memory = {"targets": ("n_train", "n_classes")}  # noqa: RUF012
+    memory = ("targets", "borders", "shares")
     index_reason = "CaPE has a target for each sample"
     about = About("Calibrated probability estimation", "Liu et al.", "ICML", 2022)
 
@@ -66,7 +66,7 @@ class CaPE(Loss):
         self.calibrating.fill_(now.number % self.every == 0)
         if not self.calibrating:
             return
-        check_prepared(self, "targets")
+        self.check_prepared()
         # What a process without a batch hands on: the others wait for it.
         n_classes, numbers = self.targets.shape[1], self.calibrating.new_zeros(0, dtype=torch.int64)
         probabilities, labels, indices = [self.targets.new_zeros(0, n_classes)], [numbers], [numbers]
@@ -93,7 +93,7 @@ class CaPE(Loss):
         if not self.training:
             return F.cross_entropy(at.logits, at.target, weight=weight, reduction="none")
         label = F.one_hot(at.target, at.n_classes).to(at.logits.dtype)
-        check_prepared(self, "targets")
+        self.check_prepared()
         if len(at.shape) == 1:
             target = self.targets[at.sample_numbers()].to(label)
             known = target.sum(1, keepdim=True) > 0

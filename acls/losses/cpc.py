@@ -11,7 +11,7 @@ from torch.autograd.function import FunctionCtx
 
 from acls.losses.base import About, Regularized
 from acls.losses.numerics import FAR
-from acls.losses.rule import Rule, Side, View
+from acls.losses.rule import Rule, gradient_rule
 from acls.options import option
 from acls.shapes import Positions
 
@@ -97,24 +97,6 @@ class CPC(Regularized):
         return parts
 
     def rule(self, n_classes: int) -> Rule | None:
-        first = self.weight_1v1 / (n_classes - 1)
-        second = self.weight_be / (2 * (n_classes - 1) * max(1, n_classes - 2)) if n_classes > 2 else 0.0
-
-        def against_true(at: View) -> Tensor:
-            return torch.sigmoid(at.z - at.z.gather(1, at.y))  # p_j / (p_j + p_y)
-
-        def down(at: View) -> Tensor:
-            return (-first * (against_true(at).sum(1, keepdim=True) - 0.5)).expand_as(at.z)
-
-        def up(at: View) -> Tensor:
-            halves = torch.tanh((at.z.unsqueeze(1) - at.z.unsqueeze(2)) / 2)  # [j, l] = (p_l - p_j) / (p_l + p_j)
-            with_true = torch.tanh((at.z.gather(1, at.y) - at.z) / 2)
-            return -first * against_true(at) + second * (halves.sum(2) - with_true)
-
-        return self.rule_on_cross_entropy(
-            Rule(
-                pivot="true",
-                down=Side(down, formula="-λ1/(K-1) Σ_k p_k/(p_k + p_y)"),
-                up=Side(up, formula="-λ1/(K-1) p_j/(p_j + p_y) + λ2/(2(K-1)(K-2)) Σ_l≠y (p_l - p_j)/(p_l + p_j)"),
-            )
-        )
+        down = "-λ1/(K-1) Σ_k p_k/(p_k + p_y)"
+        up = "-λ1/(K-1) p_j/(p_j + p_y) + λ2/(2(K-1)(K-2)) Σ_l≠y (p_l - p_j)/(p_l + p_j)"
+        return self.rule_on_cross_entropy(gradient_rule(self.excess, down, up, pivot="true"))

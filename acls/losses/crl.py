@@ -10,73 +10,59 @@ from torch import Tensor, nn
 
 from acls import distributed
 from acls.errors import InputError
-from acls.losses.base import About, Epoch, Regularized, check_prepared
+from acls.losses.base import About, Epoch, Regularized
 from acls.losses.numerics import correctness, log_confidence
 from acls.losses.rule import Rule, Side, View
 from acls.options import option
 from acls.shapes import Positions, flatten, labelled_mean
 
 
-class CorrectnessHistory(nn.Module):
-    """Counts of correct classifications by sample, and how many epochs they cover.
+class RankedByHistory(Regularized):
+    """A regulariser that may rank samples by their history, and keeps one where it does (`remembers_samples`).
 
-    Dense maps have one entry per image: its share of correct pixels is what an epoch adds.
+    The history counts correct classifications by sample, ``hits``, and how many ``epochs`` they cover. Dense maps have
+    one entry per image: its share of correct pixels is what an epoch adds.
     """
 
-    hits: Tensor
-    epochs: Tensor
+    memory = ("history.hits", "history.epochs")
 
-    def prepare(self, n_train: int) -> None:
-        """Start an empty history of ``n_train`` samples."""
-        self.register_buffer("hits", torch.zeros(n_train, dtype=torch.float64))
-        self.register_buffer("epochs", torch.zeros((), dtype=torch.int64))
+    history: nn.Module = field(init=False, default_factory=nn.Module)
+
+    def prepare(self, *, n_train: int, n_classes: int) -> None:
+        super().prepare(n_train=n_train, n_classes=n_classes)
+        if self.remembers_samples():
+            self.history.register_buffer("hits", torch.zeros(n_train, dtype=torch.float64))
+            self.history.register_buffer("epochs", torch.zeros((), dtype=torch.int64))
 
     @torch.no_grad()
-    def observe(self, at: Positions) -> None:
+    def observe(self, logits: Tensor, target: Tensor, index: Tensor) -> None:
         """Count the hits of one batch; where several processes train, of all their batches."""
-        check_prepared(self, "hits")
-        _, predicted = log_confidence(at.logits)
-        hits = sample_means(correctness(at, predicted), at).double()
-        everyone, hits = distributed.all_gather(at.sample_numbers()), distributed.all_gather(hits)
-        self.hits.index_add_(0, everyone.to(self.hits.device), hits.to(self.hits))
+        super().observe(logits, target, index)
+        if not self.training or not self.remembers_samples():
+            return
+        self.check_prepared()
+        at, hits = flatten(logits, target, ignore_index=self.ignore_index, index=index), self.history.get_buffer("hits")
+        correct = sample_means(correctness(at, log_confidence(at.logits)[1]), at).double()
+        everyone, correct = distributed.all_gather(at.sample_numbers()), distributed.all_gather(correct)
+        hits.index_add_(0, everyone.to(hits.device), correct.to(hits))
 
-    def end_epoch(self) -> None:
-        check_prepared(self, "hits")
-        self.epochs += 1
+    def end_epoch(self, now: Epoch) -> None:
+        super().end_epoch(now)
+        if self.remembers_samples():
+            self.check_prepared()
+            self.history.get_buffer("epochs").add_(1)
 
     def rank_value(self, at: Positions) -> Tensor:
         """Return how correct the batch's samples were: 0 for the least correct of all samples, 1 for always correct.
 
         0 for all of them while the history is empty, and when every sample was always correct.
         """
-        check_prepared(self, "hits")
-        least = self.hits.min()
-        span = self.epochs.clamp(min=1) - least
-        above = self.hits[at.sample_numbers()] - least
+        self.check_prepared()
+        hits, epochs = (self.history.get_buffer(name) for name in ("hits", "epochs"))
+        least = hits.min()
+        span = epochs.clamp(min=1) - least
+        above = hits[at.sample_numbers()] - least
         return torch.where(span > 0, above / torch.where(span > 0, span, 1.0), 0.0)
-
-
-class RankedByHistory(Regularized):
-    """A regulariser that may rank samples by their history, and keeps one where it does (`remembers_samples`)."""
-
-    memory = {"history.hits": ("n_train",)}  # noqa: RUF012
-
-    history: CorrectnessHistory = field(init=False, default_factory=CorrectnessHistory)
-
-    def prepare(self, *, n_train: int, n_classes: int) -> None:
-        super().prepare(n_train=n_train, n_classes=n_classes)
-        if self.remembers_samples():
-            self.history.prepare(n_train)
-
-    def observe(self, logits: Tensor, target: Tensor, index: Tensor) -> None:
-        super().observe(logits, target, index)
-        if self.training and self.remembers_samples():
-            self.history.observe(flatten(logits, target, ignore_index=self.ignore_index, index=index))
-
-    def end_epoch(self, now: Epoch) -> None:
-        super().end_epoch(now)
-        if self.remembers_samples():
-            self.history.end_epoch()
 
 
 def sample_means(values: Tensor, at: Positions) -> Tensor:
@@ -141,7 +127,7 @@ class CRL(RankedByHistory):
     def penalty(self, at: Positions) -> dict[str, Tensor]:
         if self.condition == "margin":
             return {"ranking": labelled_mean(self._margin_values(at), at.valid)}
-        correct = self.history.rank_value(at).to(at.logits.dtype)
+        correct = self.rank_value(at).to(at.logits.dtype)
         other, counts = next_in_batch(at)
         confidence = sample_means(self._confidence(at.logits), at)
         lead = correct - correct[other]
@@ -180,7 +166,6 @@ class CRL(RankedByHistory):
 
     def _margin_values(self, at: Positions) -> Tensor:
         z = at.logits.detach()
-        amount = self._margin_rule().smoothing(z, at.target)
         acts = View(z, at.target).gap.amax(1) > self.logit_margin
         value = torch.where(acts, self.weight * log_confidence(z)[0].exp(), 0.0)
-        return value + (amount * (at.logits - z)).sum(1)
+        return value + self._margin_rule().pull(at.logits, at.target)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from acls.losses.base import About, Loss
 from acls.losses.focal import mix
-from acls.losses.rule import Rule
+from acls.losses.rule import Rule, gradient_rule
 from acls.options import option
 from acls.shapes import Positions
 
@@ -29,19 +29,14 @@ class DualFocal(Loss):
         if at.soft:
             next_below = _next_below_each(log_p.exp())
         else:
-            log_p_true = log_p.gather(1, at.target.unsqueeze(1))
-            next_below = _next_below(log_p.exp(), log_p_true.exp()).squeeze(1)
-            log_p = log_p_true.squeeze(1)
+            p, log_p = log_p.exp(), log_p.gather(1, at.target.unsqueeze(1))
+            next_below = torch.where(p < log_p.exp(), p, 0.0).amax(1)
+            log_p = log_p.squeeze(1)
         left = (1 - log_p.exp() + next_below).clamp(min=0)
         return mix(-(left**self.gamma) * log_p, at, weight)
 
     def rule(self, n_classes: int) -> Rule:
-        return self.rule_by_gradient("1 - p_y + dL/dz_y", "p_j - dL/dz_j")
-
-
-def _next_below(p: Tensor, p_true: Tensor) -> Tensor:
-    """Return the largest probability of the row below ``p_true`` ``(M, 1)``, 0 where there is none."""
-    return torch.where(p < p_true, p, 0.0).amax(1, keepdim=True)
+        return gradient_rule(self.excess, "1 - p_y + dL/dz_y", "p_j - dL/dz_j", pivot="true")
 
 
 def _next_below_each(p: Tensor) -> Tensor:

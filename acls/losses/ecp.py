@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from acls.losses.base import About, Regularized
-from acls.losses.rule import Rule, Side
+from acls.losses.rule import Rule, gradient_rule
 from acls.shapes import Positions
 
 
@@ -22,18 +22,10 @@ class ECP(Regularized):
     about = About("Entropy penalty", "Pereyra et al.", "ICLR workshop", 2017, kind="AR")
 
     def penalty(self, at: Positions) -> dict[str, Tensor]:
+        weight = self.weight / at.n_classes if self.class_mean else self.weight
         log_p = at.logits.log_softmax(1)
         entropy = -(log_p.exp() * log_p).sum(1)
-        return {"entropy": -self._weight(at.n_classes) * entropy}
+        return {"entropy": -weight * entropy}
 
     def rule(self, n_classes: int) -> Rule | None:
-        weight = self._weight(n_classes)
-        return self.rule_on_cross_entropy(
-            Rule(
-                down=Side(lambda at: weight * at.p * (at.log_p + at.entropy), formula="w p_ŷ (log p_ŷ + H)"),
-                up=Side(lambda at: -weight * at.p * (at.log_p + at.entropy), formula="-w p_j (log p_j + H)"),
-            )
-        )
-
-    def _weight(self, n_classes: int) -> float:
-        return self.weight / n_classes if self.class_mean else self.weight
+        return self.rule_on_cross_entropy(gradient_rule(self.excess, "w p_ŷ (log p_ŷ + H)", "-w p_j (log p_j + H)"))

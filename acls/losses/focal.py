@@ -9,7 +9,7 @@ from torch import Tensor
 
 from acls.losses.base import About, Loss
 from acls.losses.numerics import target_logs
-from acls.losses.rule import Rule
+from acls.losses.rule import Rule, gradient_rule
 from acls.options import option
 from acls.shapes import Positions
 
@@ -39,7 +39,7 @@ class FocalFamily(Loss):
         return mix(-self.factor(log_p, log_rest) * log_p, at, weight)
 
     def rule(self, n_classes: int) -> Rule:
-        return self.rule_by_gradient("(1 - g(p_y)) (1 - p_y)", "(1 - g(p_y)) p_j")
+        return gradient_rule(self.excess, "(1 - g(p_y)) (1 - p_y)", "(1 - g(p_y)) p_j", pivot="true")
 
 
 class Focal(FocalFamily):

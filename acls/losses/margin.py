@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from acls.losses.base import CE, Regularized
+from acls.losses.base import CE, Regularized, reduced
 from acls.losses.numerics import FAR
 from acls.shapes import Positions
 
@@ -46,12 +46,16 @@ class OnePass(Regularized):
         """Return the penalty as the kernel takes it; None where the settings need more than that."""
         raise NotImplementedError
 
-    def fused(self, at: Positions, scale: float | None) -> Tensor | None:
-        term = None if at.soft or type(self.base) is not CE else self.fused_term(at.n_classes)
+    def _value(self, at: Positions) -> Tensor:
+        plain = not at.soft and self.class_weight is None and type(self.base) is CE
+        term = self.fused_term(at.n_classes) if plain else None
         if term is None:
-            return None
+            return super()._value(at)
+        scale = None
+        if at.valid is None and self.reduction != "none":
+            scale = 1.0 / max(1, at.logits.shape[0]) if self.reduction == "mean" else 1.0
         value: Tensor = _OnePass.apply(at.logits, at.target, term, scale)  # type: ignore[no-untyped-call]
-        return value
+        return reduced(value, at, self.reduction) if scale is None else value
 
 
 class _OnePass(torch.autograd.Function):

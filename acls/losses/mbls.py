@@ -62,11 +62,5 @@ class MbLS(OnePass):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def rule(self, n_classes: int) -> Rule | None:
-        return self.rule_on_cross_entropy(
-            gradient_rule(
-                lambda z, _: mbls_penalty(z, margin=self.margin, weight=self.weight),
-                down="w/K #{k: z_ŷ - z_k > M}",
-                up="w/K",
-                conditions=("max z - min z > M", "z_ŷ - z_j > M"),
-            )
-        )
+        conditions = ("max z - min z > M", "z_ŷ - z_j > M")
+        return self.rule_on_cross_entropy(gradient_rule(self.excess, "w/K #{k: z_ŷ - z_k > M}", "w/K", conditions))

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from acls import distributed
-from acls.losses.base import About, Epoch, Regularized, check_prepared
+from acls.losses.base import About, Epoch, Regularized
 from acls.losses.crl import sample_means
 from acls.losses.mdca import confidence_gap
 from acls.losses.numerics import log_confidence
@@ -33,7 +33,7 @@ class Patra(Regularized):
     prune_fraction: float = option(default=0.1, within="[0, 1)")
 
     couples_samples = True
-    memory = {"confidence": ("n_train",)}  # noqa: RUF012
+    memory = ("confidence", "kept")
     about = About("Huber confidence loss with dynamic pruning", "Patra et al.", "WACV", 2023, kind="AR")
 
     confidence: Tensor = field(init=False)
@@ -56,7 +56,7 @@ class Patra(Regularized):
 
     @torch.no_grad()
     def observe(self, logits: Tensor, target: Tensor, index: Tensor) -> None:
-        check_prepared(self, "confidence")
+        self.check_prepared()
         super().observe(logits, target, index)
         if not self.training:
             return
@@ -67,7 +67,7 @@ class Patra(Regularized):
         self.confidence[index] = torch.lerp(self.confidence[index], newest, self.ema)
 
     def end_epoch(self, now: Epoch) -> None:
-        check_prepared(self, "confidence")
+        self.check_prepared()
         super().end_epoch(now)
         if now.number + 1 in {max(1, round(share * now.total)) for share in self.prune_at}:
             still = self.kept.nonzero().squeeze(1)

@@ -7,7 +7,7 @@ The gradient of a loss with respect to the logits is softmax(z) minus a label. A
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from typing import Any, Literal
 
@@ -27,17 +27,9 @@ class View:
         self.y = y.unsqueeze(1)
 
     @cached_property
-    def n_classes(self) -> int:
-        return self.z.shape[1]
-
-    @cached_property
-    def log_p(self) -> Tensor:
-        return self.z.log_softmax(1)
-
-    @cached_property
     def p(self) -> Tensor:
         """The softmax probabilities."""
-        return self.log_p.exp()
+        return self.z.log_softmax(1).exp()
 
     @cached_property
     def predicted(self) -> Tensor:
@@ -47,10 +39,6 @@ class View:
     @cached_property
     def confidence(self) -> Tensor:
         return self.p.gather(1, self.predicted)
-
-    @cached_property
-    def entropy(self) -> Tensor:
-        return -(self.p * self.log_p).sum(1, keepdim=True)
 
     @cached_property
     def gap(self) -> Tensor:
@@ -101,11 +89,19 @@ class Rule:
         """Return the label ``(M, K)`` that the method trains towards at logits ``(M, K)`` and classes ``(M,)``."""
         return F.one_hot(y, z.shape[1]).to(z.dtype) - self.smoothing(z, y)
 
+    def pivot_of(self, at: View) -> Tensor:
+        """Return the pivot class of each row, ``(M, 1)``."""
+        return at.predicted if self.pivot == "predicted" else at.y
+
+    def pull(self, z: Tensor, y: Tensor) -> Tensor:
+        """Return 0 per row, ``(M,)``, with f C as its gradient: f C, held fixed, times the logits less themselves."""
+        fixed = z.detach()
+        return (self.smoothing(fixed, y) * (z - fixed)).sum(1)
+
     def smoothing(self, z: Tensor, y: Tensor) -> Tensor:
         """Return what the label is lowered by, ``(M, K)``: f C at the pivot class, minus f C elsewhere."""
         at = View(z, y)
-        pivot = at.predicted if self.pivot == "predicted" else at.y
-        at_pivot = torch.zeros_like(z, dtype=torch.bool).scatter(1, pivot, True)
+        at_pivot = torch.zeros_like(z, dtype=torch.bool).scatter(1, self.pivot_of(at), True)
         return torch.where(at_pivot, self.down.amount(at), -self.up.amount(at))
 
     def acts(self, z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -118,8 +114,7 @@ class Rule:
         >>> ACLS(margin=6.0, form="released").rule(3).acts(logits, torch.tensor([0, 1, 2]))
         (tensor([False,  True, False]), tensor([ True,  True, False]))
         """
-        changed = self.smoothing(z, y) != 0
-        pivot = View(z, y).predicted if self.pivot == "predicted" else y.unsqueeze(1)
+        changed, pivot = self.smoothing(z, y) != 0, self.pivot_of(View(z, y))
         return changed.gather(1, pivot).squeeze(1), changed.scatter(1, pivot, False).any(1)
 
 
@@ -183,9 +178,8 @@ def rule_loss(rule: Rule, logits: Tensor, target: Tensor, *, ignore_index: int =
     The second part is 0 in value, for there need be no loss whose gradient a rule is (the paper's Eq. 12 is not).
     """
     at = flatten(logits, target, ignore_index=ignore_index)
-    amount = rule.smoothing(at.logits.detach(), at.target)
-    pull = (amount * (at.logits - at.logits.detach())).sum(1)
-    return labelled_mean(F.cross_entropy(at.logits, at.target, reduction="none") + pull, at.valid)
+    values = F.cross_entropy(at.logits, at.target, reduction="none") + rule.pull(at.logits, at.target)
+    return labelled_mean(values, at.valid)
 
 
 @dataclass(frozen=True)
@@ -213,6 +207,9 @@ def table(losses: Iterable[Any], n_classes: int = 10) -> list[RuleRow]:
     return rows
 
 
+_FORMULA = ("pivot", "f at the pivot", "C at the pivot", "f elsewhere", "C elsewhere")
+
+
 def explain(loss: Any, logits: Sequence[float], label: int) -> dict[str, Any]:
     """Return what a method does to one prediction: the label it trains towards, and f and C where it has a `Rule`.
 
@@ -229,18 +226,12 @@ def explain(loss: Any, logits: Sequence[float], label: int) -> dict[str, Any]:
     if rule is None:
         return found
     at = View(z, y)
-    pivot = int(at.predicted) if rule.pivot == "predicted" else label
+    pivot = int(rule.pivot_of(at))
     sides = [rule.down if k == pivot else rule.up for k in range(len(logits))]
     (row,) = table([loss], len(logits))
     return found | {
         "pivot": pivot,
         "f": [float(side.f(at).expand_as(z)[0, k].round(decimals=12) + 0.0) for k, side in enumerate(sides)],
         "C": [int(side.when(at).expand_as(z)[0, k]) for k, side in enumerate(sides)],
-        "formula": {
-            "pivot": row.pivot,
-            "f at the pivot": row.f_pivot,
-            "C at the pivot": row.c_pivot,
-            "f elsewhere": row.f_others,
-            "C elsewhere": row.c_others,
-        },
+        "formula": dict(zip(_FORMULA, astuple(row)[2:], strict=True)),
     }

@@ -140,8 +140,8 @@ def smoothed_label(loss: Loss, z: Tensor, y: int) -> Tensor:
     k = len(z)
     loss.prepare(n_train=k, n_classes=k)
     if isinstance(loss, CRL):
-        loss.history.hits[1:] = 1.0
-        loss.history.epochs.fill_(1)
+        loss.history.get_buffer("hits")[1:] = 1.0
+        loss.history.get_buffer("epochs").fill_(1)
     batch = z.expand(k, k)
     classes = (torch.arange(k) + y) % k  # the first is the sample itself; the classes occur once each
     return effective_label(loss, batch, classes, index=torch.arange(k) if loss.needs_index else None)[0]
