@@ -34,16 +34,18 @@ def run(args: argparse.Namespace) -> None:
         from acls.report.figures import sweeps
 
         sweeps.save_front({"epochs": [(one.accuracy, one.ece) for one in advice.epochs]}, args.figure)
-    table = Table(["keep by", "epoch", "accuracy %", "NLL", "ECE %", "ECE % after T", "good for"], align="lrrrrrl")
+    titles = ["keep by", "epoch", "accuracy %", "NLL", "ECE %", "ECE % after T", "good for"]
+    table = Table(titles, align="lrrrrrl", optional=("good for",))
     for rule in advice.rules:
         one = rule.keep
         numbers = (percent(one.accuracy), f"{one.nll:.4f}", percent(one.ece), percent(one.ece_after_temperature))
         table.add(rule.name, str(one.epoch), *numbers, rule.when)
     low, high = (end(one.ece for one in advice.close) for end in (min, max))
-    front = "front of accuracy and ECE: epochs " + ", ".join(str(one.epoch) for one in advice.front)
-    close = (
-        f"Of {len(advice.epochs)} epochs, {len(advice.close)} are within a standard error of the best accuracy (n "
-        f"= {advice.epochs[0].n:,}); their ECE ranges from {percent(low)} to {percent(high)} %. `acls train --select "
-        "nll` keeps the epoch of the lowest NLL."
+    kept = (
+        f"Keep epoch {advice.rules[-1].keep.epoch}: of {len(advice.epochs)} epochs, {len(advice.close)} are within a "
+        f"standard error of the best accuracy (n = {advice.epochs[0].n:,}), with an ECE from {percent(low)} to "
+        f"{percent(high)} %, and this one has their lowest NLL."
     )
-    say(args, asdict(advice), [table, "", front, close])
+    front = "front of accuracy and ECE: epochs " + ", ".join(str(one.epoch) for one in advice.front)
+    select = "`acls train --select nll` keeps the epoch of the lowest NLL."
+    say(args, asdict(advice), [kept, "", table, "", front, select])

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 
-from acls.cli.common import FILES, Line, add_columns, add_shared, batches_of, say, with_progress
+from acls.cli.common import FILES, add_columns, add_shared, batches_of, say, with_progress
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     )
     for other in others:
         found = found.against(other, args.against)
-    whole = [Line(f"{args.file}: {found}")] if found.n else []
+    whole = [f"{args.file}: {found}"] if found.n else []
     wrong = [f"{one.level}: {one.sentence}" for one in found.findings] or ["nothing looks wrong"]
     say(args, {"file": args.file, **found.as_json()}, [*whole, *wrong])
     return int(not found.healthy)

@@ -58,7 +58,9 @@ def test_the_command_prints_rules_and_draws(made, capsys):
     assert main(["advise", str(made), "--figure", str(made / "front.png")]) == 0
     out = capsys.readouterr().out
     assert "epochs 1, 2, 3" in out
-    assert "their ECE ranges from 5.00 to 9.00 %" in " ".join(out.split())
+    assert out.startswith("Keep epoch 2: ")
+    assert "with an ECE from 5.00 to 9.00 %" in " ".join(out.split())
+    assert max(map(len, out.splitlines())) <= 80
     assert (made / "front.png").stat().st_size > 1000
     assert main(["advise", str(made), "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["epochs"]) == 4
