@@ -197,7 +197,7 @@ def test_a_segmentation_sample_has_true_notes_only(shared):
 def test_the_command_says_fine_and_exits_with_0(tmp_path, capsys):
     Predictions(*confident(), "logits").save(tmp_path / "p.npz")
     assert main(["doctor", str(tmp_path / "p.npz")]) == 0
-    out = capsys.readouterr().out
+    out = capsys.readouterr().out.replace("\n    ", " ")
     assert "2000 rows, logits of 10 classes; accuracy 89.65%, mean confidence 94.84%" in out
     assert "nothing looks wrong" in out
 
