@@ -63,31 +63,20 @@ def pieces(n: int, like: Tensor) -> Iterator[slice]:
     return (slice(start, start + step) for start in range(0, max(1, n), step))
 
 
+@dataclass(eq=False, repr=False)
 class Batch:
     """Scores of M samples or pixels with their labels; ignored positions are gone."""
 
-    def __init__(
-        self,
-        scores: Tensor | None,
-        target: Tensor,
-        kind: Kind,
-        *,
-        predicted: Tensor | None = None,
-        top: TopLabel | None = None,
-        shape: torch.Size | None = None,
-        valid: Tensor | None = None,
-        weight: Tensor | None = None,
-    ) -> None:
-        self._scores = scores
-        self.target = target
-        self.kind = kind
-        self._predicted = predicted
-        self._shape = target.shape if shape is None else shape
-        self._valid = valid
-        self.weight = weight
-        """``(M,)``: how often each sample counts, int64 where all are whole numbers, else float64; None for once."""
-        if top is not None:
-            self.top = top
+    _scores: Tensor | None
+    target: Tensor
+    kind: Kind
+    weight: Tensor | None = None
+    """``(M,)``: how often each sample counts, int64 where all are whole numbers, else float64; None for once."""
+    _predicted: Tensor | None = None
+    _top: TopLabel | None = None
+    _given: torch.Size | None = None
+    """The shape of the target that was given, where it is not that of ``target``."""
+    _valid: Tensor | None = None
 
     @classmethod
     def of(
@@ -109,7 +98,7 @@ class Batch:
         if positions.soft:
             raise InputError("the target holds soft labels, but metrics compare with true classes: pass class ids")
         rows = positions.compact()
-        batch = cls(rows.logits, rows.target, kind, shape=positions.shape, valid=positions.valid)
+        batch = cls(rows.logits, rows.target, kind, _given=positions.shape, _valid=positions.valid)
         return batch._checked(sample_weight)
 
     @classmethod
@@ -126,7 +115,7 @@ class Batch:
             raise InputError(f"expected confidence of a floating point type, got {confidence.dtype}")
         half = confidence.dtype in (torch.float16, torch.bfloat16)
         wide = confidence.detach().to(torch.float32 if half else confidence.dtype, copy=True)
-        batch = cls(None, labels, "probs", predicted=predicted, top=TopLabel(wide, predicted == labels))
+        batch = cls(None, labels, "probs", _predicted=predicted, _top=TopLabel(wide, predicted == labels))
         return batch._checked(sample_weight)
 
     def __len__(self) -> int:
@@ -134,18 +123,15 @@ class Batch:
 
     def __getitem__(self, rows: slice | Tensor) -> Batch:
         """The batch of some positions: a slice or a mask."""
-        top: TopLabel | None = self.__dict__.get("top")
+        top: TopLabel | None = self.__dict__.get("top", self._top)
         if top is not None:
-            known = {name: value for name, value in vars(top).items() if value is not None}
-            top = TopLabel(**{name: value[rows] for name, value in known.items()})
-        return Batch(
-            None if self._scores is None else self._scores[rows],
-            self.target[rows],
-            self.kind,
-            predicted=None if self._predicted is None else self._predicted[rows],
-            top=top,
-            weight=None if self.weight is None else self.weight[rows],
-        )
+            top = TopLabel(**{name: value[rows] for name, value in vars(top).items() if value is not None})
+        scores, weight, predicted = (_some(part, rows) for part in (self._scores, self.weight, self._predicted))
+        return Batch(scores, self.target[rows], self.kind, weight, predicted, top)
+
+    @property
+    def _shape(self) -> torch.Size:
+        return self.target.shape if self._given is None else self._given
 
     @property
     def dense(self) -> bool:
@@ -172,7 +158,7 @@ class Batch:
     @cached_property
     def top(self) -> TopLabel:
         """One value per sample, from one pass over the scores."""
-        return _top_label(self)
+        return _top_label(self) if self._top is None else self._top
 
     def chunks(self) -> Iterator[tuple[slice, Tensor]]:
         """Rows of scores, few enough at a time to stay in the cache."""
@@ -216,12 +202,11 @@ class Batch:
             if wrong.numel():
                 raise InputError(f"sample_weight: expected finite numbers of 0 or more, got {float(wrong[0]):g}")
             self.weight = weight.long() if bool((weight == weight.round()).all()) else weight
-        self._refuse_nonsense()
+        if len(self):
+            self._refuse_nonsense()
         return self
 
     def _refuse_nonsense(self) -> None:
-        if len(self) == 0:
-            return
         confidence = self.top.confidence
         low, high = torch.aminmax(confidence)  # both are NaN where any value is
         if bool((low >= 0) & (high <= 1)):
@@ -231,16 +216,20 @@ class Batch:
             confidence.clamp_(max=1)
             return
         row = int(wrong.nonzero()[0])
-        value = float(confidence[row])
         place = row if self._valid is None else int(self._valid.nonzero()[row])
-        if self._scores is not None and not bool(torch.isfinite(self._scores[row]).all()):
-            raise InputError(f"row {place} holds {_first_not_finite(self._scores[row])}: metrics need finite scores")
-        if value != value:
-            raise InputError(f"row {place} holds NaN: metrics need finite confidences")
+        scores, named = (confidence[[row]], "confidences") if self._scores is None else (self._scores[row], self.kind)
+        infinite = scores[~torch.isfinite(scores)]
+        if infinite.numel():
+            value = "NaN" if bool(infinite[0].isnan()) else str(float(infinite[0]))
+            raise InputError(f"row {place} holds {value}: metrics need finite {named}")
         raise InputError(
-            f"expected {self.kind if self._scores is not None else 'confidences'} within 0..1, got {value:g} as the "
-            f"largest of row {place}: pass kind='logits' for logits"
+            f"expected {named} within 0..1, got {float(confidence[row]):g} as the largest of row {place}: pass "
+            "kind='logits' for logits"
         )
+
+
+def _some(values: Tensor | None, rows: slice | Tensor) -> Tensor | None:
+    return None if values is None else values[rows]
 
 
 @torch.no_grad()
@@ -294,17 +283,7 @@ def _top_label(batch: Batch) -> TopLabel:
                 true_probability = own
         torch.sub(squares, true_probability, alpha=2, out=brier[rows]).add_(1)
     confidence, nll, brier, at_least, right = (each[:n] for each in (confidence, nll, brier, at_least, right))
-    _settle_ties(batch, right, at_least)
-    return TopLabel(confidence, right, (at_least <= 5) | right, nll, brier.clamp_(min=0))
-
-
-def _settle_ties(batch: Batch, right: Tensor, at_least: Tensor) -> None:
-    """Where the true class shares the largest score, it is right only if it comes first."""
     tied = (right & (at_least > 1)).nonzero()[:, 0]
-    if tied.numel():
+    if tied.numel():  # where the true class shares the largest score, it is right only if it comes first
         right[tied] = batch.scores[tied].argmax(1) == batch.target[tied]
-
-
-def _first_not_finite(row: Tensor) -> str:
-    value = float(row[~torch.isfinite(row)][0])
-    return "NaN" if value != value else str(value)
+    return TopLabel(confidence, right, (at_least <= 5) | right, nll, brier.clamp_(min=0))

@@ -1,7 +1,7 @@
 """The metrics, each written once: what it is, what it is called, how it is printed, which way is better, what it needs.
 
 Tables, page, JSON, ranking, checkpoint selection and docs read this. A new metric is one tally that computes it and one
-line of ``catalogue.json``; the order of the lines is the order in which metrics are shown.
+line of ``catalogue.json``, which names the tally; the order of the lines is the order in which metrics are shown.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ class Metric:
     needs: Literal["", "scores", "classes", "maps"] = ""
     """What it is computed from beside the top label: the scores; every class's probability, which costs more and which
     `Suite` counts when asked to; whole label maps."""
+    tally: str = ""
+    """The class that computes it, where it is none of those that every `Suite` has."""
 
     @property
     def title(self) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,9 +48,17 @@ class Cells:
         """The residual of each cell and all below it."""
         return self.residual.cumsum(-1)
 
-    def to(self, device: torch.device | str) -> Cells:
-        """The same on another device, without the edges of the cells."""
-        return Cells(*(part.to(device) for part in (self.count, self.confidence, self.right)))
+    def map(self, function: Callable[[Tensor], Tensor]) -> Cells:
+        """Cells of what a function makes of counts, confidences and hits, without the edges."""
+        return Cells(*(function(part) for part in (self.count, self.confidence, self.right)))
+
+    def __getitem__(self, index: Any) -> Cells:
+        """Some sets or some cells, as of a tensor ``(..., G)``, without the edges."""
+        return self.map(lambda part: part[index])
+
+    def binned(self, index: Tensor, bins: int) -> Cells:
+        """The sums over bins, of which each cell has a number ``(G,)``."""
+        return self.map(lambda part: part.new_zeros(*part.shape[:-1], bins).index_add_(-1, index, part))
 
     @cached_property
     def n(self) -> Tensor:

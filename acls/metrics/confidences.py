@@ -94,7 +94,7 @@ class PairTally(Tally):
         return {"cells": filled, "sums": table.flatten(1)[:, filled]}
 
     def settings(self) -> dict[str, Any]:
-        own = {name: getattr(self, name) for name in self._fields() if name not in ("parts", "table", "in_table")}
+        own = {name: value for name, value in self._values().items() if name not in ("parts", "table", "in_table")}
         return {**own, "in_table": 0 if self.table is None else self.rows, "cells": self.cells_per_column}
 
     @classmethod
@@ -136,8 +136,7 @@ class PairTally(Tally):
         if not self.weighted or cells.integral:
             return cells
         scale = self.rows / float(cells.n[0])
-        parts = {name: scale * getattr(cells, name) for name in ("count", "confidence", "right")}
-        return dataclasses.replace(cells, **parts)
+        return dataclasses.replace(cells.map(lambda part: scale * part), lower=cells.lower, upper=cells.upper)
 
     def _pairs(self) -> Tensor:
         if len(self.parts) == 1:
@@ -181,13 +180,11 @@ class Confidences(PairTally):
         """The rows of a reliability diagram with bins of equal mass; a cell goes to the bin that its middle is in."""
         cells = self.cells()
         index, mean = cells.equal_mass(bins)[0], cells.mean[0]
-        held, sure, hits = (
-            torch.bincount(index, weights=part[0], minlength=bins)
-            for part in (cells.count, cells.confidence, cells.right)
-        )
-        upper = torch.zeros_like(held).scatter_reduce(0, index, mean, "amax").cummax(0).values
+        sums = cells[0].binned(index, bins)
+        held = sums.count.long() if cells.integral else sums.count
+        upper = torch.zeros_like(sums.count).scatter_reduce(0, index, mean, "amax").cummax(0).values
         lower = torch.cat([mean[:1], upper[:-1]])
-        return Reliability(lower, upper, held.long() if cells.integral else held, sure / held, hits / held)
+        return Reliability(lower, upper, held, sums.confidence / sums.count, sums.right / sums.count)
 
     def summary(self, bins: int = BINS) -> dict[str, float]:
         """Adaptive ECE, KS, SmoothECE, AUROC and AURC, each followed by its error bound."""

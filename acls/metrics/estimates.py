@@ -183,7 +183,7 @@ def estimates(suite: Suite, blocks: Blocks | None = None) -> dict[str, Estimate]
         cells = suite.confidences.cells()
         if suite.classwise is not None:
             found["classwise_ece"] = _classwise(summary["classwise_ece"], suite)
-        for name, norm in (("ks", _ks_norm), ("smece", _smooth_norm)):
+        for name, norm in (("ks", _ks_norm), ("smece", smooth_errors)):
             found[name] = _drawn(summary[name], cells, norm, z, extra)
     for name in ("rmsce", "classwise_ece", "ks", "smece"):
         if name in summary and name not in found:
@@ -331,22 +331,16 @@ def _drawn(
     return Estimate(value, min(max(debiased, low), high), low, high)
 
 
-def _ks_norm(groups: Cells, residual: Tensor, value: float) -> Tensor:
-    del value  # which SmoothECE needs
+def _ks_norm(groups: Cells, residual: Tensor, _: float) -> Tensor:
     return residual.cumsum(-1).abs().amax(-1) / groups.n
-
-
-def _smooth_norm(groups: Cells, residual: Tensor, value: float) -> Tensor:
-    return smooth_errors(groups, residual, value)
 
 
 def grouped(cells: Cells, groups: int = _GROUPS, bins: int = 1) -> Cells:
     """The samples in some groups of near equal mass, none across the edge of a bin."""
     group = bin_of(cells.mean[0], bins) * groups + cells.equal_mass(groups)[0]
     group = torch.unique_consecutive(group, return_inverse=True)[1]
-    together = [torch.bincount(group, weights=part[0]) for part in (cells.count, cells.confidence, cells.right)]
-    held = together[0] > 0
-    return Cells(*(part[None, held] for part in together))
+    together = cells.map(lambda part: torch.bincount(group, weights=part[0])[None])
+    return together[:, together.count[0] > 0]
 
 
 def _share(share: float, suite: Suite, units: Units | None, column: int | None = None) -> Estimate:
@@ -379,7 +373,7 @@ class Units:
     def __init__(self, blocks: Blocks, level: float = LEVEL) -> None:
         used = blocks.units > 0
         self.blocks = blocks
-        self.count, self.confidence, self.right = blocks.cells[used].unbind(-1)
+        self.cells = Cells(*blocks.cells[used].unbind(-1))
         self.held = blocks.units[used]
         self._proper = None if blocks.proper is None else blocks.proper[used]
         self.number = len(self.held)
@@ -391,7 +385,7 @@ class Units:
     def sums(self, column: int | None) -> Tensor:
         """The hits of each unit, or a column of its proper sums."""
         if column is None:
-            return self.right.sum(1)
+            return self.cells.right.sum(1)
         assert self._proper is not None
         return self._proper[:, column]
 
@@ -403,7 +397,7 @@ class Units:
     @property
     def effective(self) -> float:
         """How many independent samples would tell as much of the accuracy."""
-        return self.size(float(self.right.sum()) / self.n)
+        return self.size(float(self.cells.right.sum()) / self.n)
 
     def size(self, share: float, column: int | None = None) -> float:
         """How many independent samples would tell as much of a share."""
@@ -413,21 +407,20 @@ class Units:
 
     def noise(self, *, adaptive: bool) -> tuple[Tensor, Tensor]:
         """The gaps of the bins, as parts of the whole, and what each unit adds to their noise, ``(units, bins)``."""
-        residual, bins = self.confidence - self.right, self.blocks.bins
-        index = self.blocks.bin_of_cell(adaptive=adaptive)
-        sums = residual.new_zeros(self.number, bins).index_add_(1, index, residual)
+        index, residual = self.blocks.bin_of_cell(adaptive=adaptive), self.cells.residual
+        sums = residual.new_zeros(self.number, self.blocks.bins).index_add_(1, index, residual)
         gap = sums.sum(0) / self.n
         return gap, (sums - self.held[:, None] * gap) / self.n
 
     def gaps(self, *, adaptive: bool) -> Gaps:
         """The gaps of the bins with their noise, at least that of independent samples of a calibrated model."""
         gap, noise = self.noise(adaptive=adaptive)
-        index, pooled, squares = self.blocks.bin_of_cell(adaptive=adaptive), self.blocks.pooled, self.blocks.squares
-        parts = (pooled.count[0], pooled.confidence[0], pooled.right[0], squares, self.blocks.calibrated)
-        *held, squares, calibrated = (torch.zeros_like(gap).index_add_(0, index, part) for part in parts)
+        index, parts = self.blocks.bin_of_cell(adaptive=adaptive), (self.blocks.squares, self.blocks.calibrated)
+        squares, calibrated = (torch.zeros_like(gap).index_add_(0, index, part) for part in parts)
         spread = torch.maximum((noise**2).sum(0), calibrated / self.n**2).sqrt()
         if not self.blocks.shared:
-            return Gaps(gap, spread, by_end=None if adaptive else Noise(Cells(*held), squares, calibrated))
+            held = self.blocks.pooled[0].binned(index, self.blocks.bins)
+            return Gaps(gap, spread, by_end=None if adaptive else Noise(held, squares, calibrated))
         draws = normals(_DRAWS, self.number).to(noise) @ noise
         joint = max(float((gap + draws).abs().sum(1).std()), float((noise @ gap.sign()).norm()))
         return Gaps(gap, spread, joint)

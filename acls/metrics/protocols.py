@@ -90,7 +90,7 @@ class Meter:
     def __init__(self, protocol: Protocol) -> None:
         self.protocol = protocol
         self._current: _Group | None = None
-        self._finished: list[_Group] = []
+        self._finished: list[_Group | None] = []
         self._images = 0
         self._maps = 0
         self._last_image: int | None = None
@@ -107,8 +107,7 @@ class Meter:
 
     def result(self) -> dict[str, float]:
         """The numbers of all batches so far; empty when no sample counted."""
-        groups = [*self._finished, *([] if self._current is None else [self._current])]
-        measured = [group.numbers(self.protocol) for group in groups]
+        measured = [group.numbers(self.protocol) for group in (*self._finished, self._current) if group is not None]
         if not measured:
             return {}
         total = sum(int(numbers["n"]) for numbers in measured)
@@ -138,7 +137,7 @@ class Meter:
             if (number := int(numbers[start])) != self._last_image:
                 self._last_image = number
                 if self._images == self.protocol.images:
-                    self._finished += [] if self._current is None else [self._current]
+                    self._finished.append(self._current)
                     self._current, self._images = None, 0
                 self._images += 1
             yield start, end

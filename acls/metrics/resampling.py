@@ -149,12 +149,8 @@ def cell_metrics(cells: Cells, bin_of_cell: Tensor, bins: int, *, smooth: bool =
 
     SmoothECE, by far the costliest, is there for the first 200 rows only, and only if it is wanted.
     """
-    n = cells.n
-    index = bin_of_cell.expand_as(cells.count)
-    samples, residual = (
-        torch.zeros_like(values[:, :1]).repeat(1, bins).scatter_add_(1, index, values)
-        for values in (cells.count, cells.residual)
-    )
+    n, sums = cells.n, cells.binned(bin_of_cell, bins)
+    samples, residual = sums.count, sums.residual
     gap = residual / samples.clamp(min=1e-300)
     found = {
         "accuracy": cells.right.sum(-1) / n,
@@ -167,8 +163,7 @@ def cell_metrics(cells: Cells, bin_of_cell: Tensor, bins: int, *, smooth: bool =
         "ks": ks_error(cells)[0],
     }
     if smooth:
-        few = Cells(*(part[:_SMOOTHED] for part in (cells.count, cells.confidence, cells.right)))
-        found["smece"] = smooth_ece(few)[0]
+        found["smece"] = smooth_ece(cells[:_SMOOTHED])[0]
     return found
 
 

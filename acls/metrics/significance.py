@@ -93,7 +93,6 @@ def calibration(
     blocks: Blocks | None = None,
     *,
     replicates: int = REPLICATES,
-    seed: int = 0,
     smooth: bool = True,
     floors: bool = True,
 ) -> Calibration:
@@ -110,7 +109,7 @@ def calibration(
     if units is not None:
         tests = _unit_tests(units)
         return Calibration(cauchy(test.p for test in tests.values()), tests, tuple(tests))
-    draws = _Draws(suite, replicates, seed)
+    draws = _Draws(suite, replicates)
     tests = draws.tests(suite)
     weights = {"spiegelhalter": 1, "ks": 1, "floor": 1}
     if suite.redraws is not None:
@@ -120,7 +119,7 @@ def calibration(
     return Calibration(p, tests, tuple(weights), draws.floors(suite, smooth=smooth) if floors else {})
 
 
-def noise_floor(suite: Suite, *, replicates: int = REPLICATES, seed: int = 0, smooth: bool = True) -> dict[str, Floor]:
+def noise_floor(suite: Suite, *, replicates: int = REPLICATES, smooth: bool = True) -> dict[str, Floor]:
     """What each calibration error would be for a calibrated model with these confidences and as many samples.
 
     Each replicate keeps the confidences and draws every hit anew with its confidence as probability. Samples of nearly
@@ -130,17 +129,17 @@ def noise_floor(suite: Suite, *, replicates: int = REPLICATES, seed: int = 0, sm
     if suite.n == 0 or suite.weighted:
         raise InputError("expected samples of equal weight for a noise floor, got none, or weighted ones")
     with torch.no_grad():
-        return _Draws(suite, replicates, seed).floors(suite, smooth=smooth)
+        return _Draws(suite, replicates).floors(suite, smooth=smooth)
 
 
 class _Draws:
     """Hits of the top label drawn from its confidence, many times."""
 
-    def __init__(self, suite: Suite, replicates: int, seed: int) -> None:
+    def __init__(self, suite: Suite, replicates: int) -> None:
         self.bins = suite.bins.bins
-        self.seen = grouped(suite.confidences.cells().to("cpu"), _SIMULATED, self.bins)
+        self.seen = grouped(suite.confidences.cells().map(Tensor.cpu), _SIMULATED, self.bins)
         self.mean = self.seen.mean
-        self.random = torch.Generator().manual_seed(seed)
+        self.random = torch.Generator().manual_seed(0)
         count, confidence = (part.expand(replicates, -1) for part in (self.seen.count, self.seen.confidence))
         right = torch.binomial(count, self.mean.expand(replicates, -1), generator=self.random)
         self.cells = Cells(count, confidence, right)
@@ -211,7 +210,7 @@ def _unit_tests(units: Units) -> dict[str, Test]:
     mean, freedom = units.blocks.pooled.mean[0], units.number - 1
     logit = torch.logit(mean.clamp(_SURE, 1 - _SURE))
     design = torch.stack([torch.ones_like(logit), logit, 1 - 2 * mean], 1)
-    scores = (units.right - units.confidence) @ design
+    scores = -units.cells.residual @ design
     spreads = [design.T @ (units.blocks.calibrated[:, None] * design)]
     if units.blocks.shared:
         spreads.append(torch.cov(scores.T) * units.number)
@@ -325,11 +324,9 @@ class _Squares:
 
     def __init__(self, blocks: Blocks) -> None:
         index = blocks.pooled.equal_mass(_RMS_BINS)[0]
-        count, confidence, right = (
-            part.new_zeros(part.shape[0], _RMS_BINS).index_add_(1, index, part) for part in blocks.cells.unbind(-1)
-        )
-        kept = count.sum(0) > 1
-        count, difference = count[:, kept], (confidence - right)[:, kept]
+        sums = Cells(*blocks.cells.unbind(-1)).binned(index, _RMS_BINS)
+        kept = sums.count.sum(0) > 1
+        count, difference = sums.count[:, kept], sums.residual[:, kept]
         self.count = count.sum(0)
         self.gap = difference.sum(0) / self.count
         self.residual = difference - count * self.gap

@@ -31,8 +31,8 @@ def smooth_ece(cells: Cells, *, mirror_ends: bool = False) -> tuple[Tensor, Tens
     shape, last = cells.count.shape[:-1], cells.count.shape[-1]
     sets = [cells]
     if cells.count.ndim != 2 or shape[0] > _ROWS:
-        rows = [part.reshape(-1, last) for part in (cells.count, cells.confidence, cells.right)]
-        sets = [Cells(*some) for some in zip(*(torch.split(part, _ROWS) for part in rows), strict=True)]
+        rows = cells.map(lambda part: part.reshape(-1, last))
+        sets = [rows[start : start + _ROWS] for start in range(0, len(rows.count), _ROWS)]
     found = [_Smoother(some, mirror_ends).search() for some in sets]
     value, width = (torch.cat(parts).view(shape) for parts in zip(*found, strict=True))
     if cells.lower is None or cells.upper is None:

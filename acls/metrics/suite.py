@@ -7,11 +7,12 @@ from functools import cached_property
 
 from acls.metrics.batch import Batch
 from acls.metrics.bins import BINS, Bins
+from acls.metrics.catalogue import CATALOGUE
 from acls.metrics.classwise import TACE_THRESHOLD, ClassProbabilities, ClasswiseBins, Confusion
 from acls.metrics.confidences import Confidences
 from acls.metrics.proper import Proper
 from acls.metrics.resampling import Redraws
-from acls.metrics.tally import Tally
+from acls.metrics.tally import TALLIES, Several, Tally
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +39,8 @@ class Suite(Tally):
     confusion: Confusion | None
     n_classes: int | None
     redraws: Redraws | None = None
+    more: Several | None = None
+    """Tallies that are none of these, but that a metric of the catalogue names as its own."""
 
     @classmethod
     def count(
@@ -51,6 +54,8 @@ class Suite(Tally):
         redraw: bool = False,
         first: int = 0,
     ) -> Suite:
+        named = {one.tally: TALLIES[one.tally] for one in CATALOGUE.values() if one.tally}
+        more = {name: one.count(batch) for name, one in named.items() if batch.n_classes is not None or not one.whole}
         return cls(
             bins=Bins.count(batch, bins),
             confidences=Confidences.count(batch),
@@ -61,6 +66,7 @@ class Suite(Tally):
             confusion=Confusion.count(batch) if confusion else None,
             n_classes=batch.n_classes,
             redraws=Redraws.count(batch, first) if redraw else None,
+            more=Several(more) if more else None,
         )
 
     def __repr__(self) -> str:
@@ -83,7 +89,7 @@ class Suite(Tally):
     @cached_property
     def _summary(self) -> dict[str, float]:
         result: dict[str, float] = {"n": self.n, **self.bins.summary(), **self.confidences.summary(self.bins.bins)}
-        for part in (self.proper, self.classwise, self.confusion):
+        for part in (self.proper, self.classwise, self.confusion, self.more):
             result |= {} if part is None else part.summary()
         for pairs in (self.ace, self.tace):
             result |= {} if pairs is None else pairs.summary(self.bins.bins)

@@ -91,24 +91,19 @@ class Tally:
     def __add__(self, other: Tally) -> Self:
         if type(other) is not type(self):
             return NotImplemented
-        sums = [name for name in self._fields() if _is_sum(getattr(self, name)) and _is_sum(getattr(other, name))]
-        self._agree(other, except_for=sums)
-        for name in sums:
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if isinstance(mine, Tensor) and mine.shape != theirs.shape:
-                raise InputError(
-                    f"cannot add two {type(self).__name__}: {name} has shape {tuple(mine.shape)} in one, "
-                    f"{tuple(theirs.shape)} in the other; count both with the same number of bins and classes"
-                )
-        return dataclasses.replace(self, **{name: getattr(self, name) + getattr(other, name) for name in sums})
+        self._agree(other)
+        theirs = other._values()
+        return self._with({name: value + theirs[name] for name, value in self._values().items() if _is_sum(value)})
 
-    def _agree(self, other: Tally, *, except_for: Iterable[str]) -> None:
-        for name in self._fields():
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if name not in except_for and (_is_sum(mine) or _is_sum(theirs) or mine != theirs):
+    def _agree(self, other: Tally, *, except_for: Iterable[str] = ()) -> None:
+        """Raise unless both have the same settings, and sums of the same shape."""
+        mine, theirs = ({name: _kind(value) for name, value in one._values().items()} for one in (self, other))
+        for name in mine | theirs:
+            one, two = mine.get(name, "absent"), theirs.get(name, "absent")
+            if one != two and name not in except_for:
                 raise InputError(
-                    f"cannot add two {type(self).__name__}: {name} is {_show(mine)} in one, {_show(theirs)} "
-                    "in the other; count both with the same settings"
+                    f"cannot add two {type(self).__name__}: {name} is {one} in one, {two} in the other; "
+                    "count both with the same settings, bins and classes"
                 )
 
     def __radd__(self, other: object) -> Self:
@@ -124,18 +119,20 @@ class Tally:
         """The same sums on another device."""
         return self._map(lambda part: part.to(device))
 
-    def _fields(self) -> list[str]:
-        return [field.name for field in dataclasses.fields(self)]
+    def _values(self) -> dict[str, Any]:
+        """The fields by name."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    def _with(self, sums: dict[str, Any]) -> Self:
+        return dataclasses.replace(self, **sums)
 
     def _map(self, function: Callable[[Any], Any]) -> Self:
-        sums = {name: value for name in self._fields() if _is_sum(value := getattr(self, name))}
-        return dataclasses.replace(self, **{name: function(value) for name, value in sums.items()})
+        return self._with({name: function(value) for name, value in self._values().items() if _is_sum(value)})
 
     def tensors(self) -> dict[str, Tensor]:
         """The sums by name; those of a tally within this one have its name and a dot before theirs."""
         flat: dict[str, Tensor] = {}
-        for name in self._fields():
-            value = getattr(self, name)
+        for name, value in self._values().items():
             if isinstance(value, Tensor):
                 flat[name] = value
             elif isinstance(value, Tally):
@@ -144,10 +141,9 @@ class Tally:
 
     def settings(self) -> dict[str, Any]:
         """What is not a sum, by name, ready for JSON; a tally within this one is a dict of its own."""
-        values = {name: getattr(self, name) for name in self._fields()}
         return {
             name: value.settings() if isinstance(value, Tally) else value
-            for name, value in values.items()
+            for name, value in self._values().items()
             if not isinstance(value, Tensor)
         }
 
@@ -157,13 +153,11 @@ class Tally:
         hints = typing.get_type_hints(cls)
         values: dict[str, Any] = {}
         for field in dataclasses.fields(cls):
-            inner = _tally_type(hints[field.name])
-            if inner is not None and settings.get(field.name) is not None:
-                prefix = f"{field.name}."
-                own = {name.removeprefix(prefix): part for name, part in tensors.items() if name.startswith(prefix)}
-                values[field.name] = inner.restore(own, settings[field.name])
-            else:
-                values[field.name] = tensors[field.name] if field.name in tensors else settings[field.name]
+            name, inner = field.name, _tally_type(hints[field.name])
+            if inner is not None and settings.get(name) is not None:
+                values[name] = inner.restore(under(f"{name}.", tensors), settings[name])
+            elif name in settings or field.default is dataclasses.MISSING:  # what is newer than a file has its default
+                values[name] = tensors[name] if name in tensors else settings[name]
         return cls(**values)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -183,19 +177,45 @@ class Tally:
             raise InputError(f"{path} lacks {error}, so it is no {cls.__name__} of this version of acls") from error
 
 
+@dataclass(frozen=True, eq=False)
+class Several(Tally):
+    """Tallies by the names of their classes."""
+
+    tallies: Mapping[str, Tally]
+
+    def summary(self) -> dict[str, float]:
+        return {name: value for tally in self.tallies.values() for name, value in tally.summary().items()}
+
+    def _values(self) -> dict[str, Any]:
+        return dict(self.tallies)
+
+    def _with(self, sums: dict[str, Any]) -> Several:
+        return Several(sums)
+
+    @classmethod
+    def restore(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Several:
+        return cls({name: TALLIES[name].restore(under(f"{name}.", tensors), own) for name, own in settings.items()})
+
+
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those whose names begin with a prefix, by the rest of their names."""
+    return {name.removeprefix(prefix): part for name, part in tensors.items() if name.startswith(prefix)}
+
+
 def ratio(total: Tensor | float, n: Tensor | float) -> float:
     """A sum over n samples as their mean; NaN without samples."""
     return float(total) / float(n) if n else float("nan")
 
 
 def _tally_type(hint: Any) -> type[Tally] | None:
-    for option in (hint, *typing.get_args(hint)):
-        if isinstance(option, type) and issubclass(option, Tally):
-            return option
-    return None
+    options = (hint, *typing.get_args(hint))
+    return next((one for one in options if isinstance(one, type) and issubclass(one, Tally)), None)
 
 
-def _show(value: object) -> str:
+def _kind(value: object) -> str:
+    """What a field holds, the same for values that go together."""
+    if isinstance(value, Tensor):
+        return f"of shape {tuple(value.shape)}"
     return "absent" if value is None else "present" if _is_sum(value) else repr(value)
 
 

@@ -71,7 +71,10 @@ class Counts:
             self.by_image = self.has_images
         first = self.first + self.rows
         self.labels = (self.labels + _hash(p.labels, first)) % 2**64
-        unit, units = self._unit_of_rows(p, first), self.unit != "row"
+        if self.by_image and p.image is None:
+            raise InputError("there is no image to go by: name its column, as in --image NAME")
+        unit = p.image if self.by_image and p.image is not None else torch.arange(first, first + len(p))
+        units = self.unit != "row"
         if self.detailed:
             self.mistakes = worst_mistakes(self.mistakes, p, first, self.ignore_index)
             self.meta = p.meta
@@ -170,25 +173,16 @@ class Counts:
     def _group_name(self, code: int) -> str:
         return self.group_names[code] if self.group_names else str(code)
 
-    def _unit_of_rows(self, p: Predictions, first: int) -> Tensor:
-        if not self.by_image:
-            return torch.arange(first, first + len(p))
-        if p.image is None:
-            raise InputError("there is no image to go by: name its column, as in --image NAME")
-        return p.image
-
     def _count(self, p: Predictions, unit: Tensor, *, first: int, keep: bool, redraw: bool) -> Counted:
         kept = p.labels != self.ignore_index
         if not bool(kept.all()):
             p, unit = p[kept], unit[kept]
-        batch, classwise = _batch(p), p.scores is not None
-        suite = Suite.count(batch, self.bins, classwise=classwise, redraw=redraw and classwise, first=first)
-        blocks = (
-            Blocks.count(batch, self.bins, unit=unit, shared=bool(self.by_image), classwise=classwise and self.detailed)
-            if keep
-            else None
-        )
-        return suite, blocks
+        batch, whole = _batch(p), p.scores is not None
+        suite = Suite.count(batch, self.bins, classwise=whole, redraw=redraw and whole, first=first)
+        if not keep:
+            return suite, None
+        shared, classwise = bool(self.by_image), whole and self.detailed
+        return suite, Blocks.count(batch, self.bins, unit=unit, shared=shared, classwise=classwise)
 
 
 def count(batches: Iterable[Predictions], *, by_group: bool = False, **settings: Any) -> Counts:
@@ -237,11 +231,10 @@ def measure(
         if p.weight is not None:
             raise InputError("protocols are those of published numbers, of rows of equal weight: leave the weights out")
         if meters is None:
-            fit = [one for one in protocols if _fits(one, p)]
+            images, scores = p.image is not None, p.scores is not None
+            fit = [one for one in protocols if (images or not one.images) and (scores or one.temperature == "none")]
             if len(fit) < len(protocols) and not skip_unfit:
-                missing = (
-                    "the image of each row, as in --image NAME" if p.image is None else "the scores of all classes"
-                )
+                missing = "the scores of all classes" if images else "the image of each row, as in --image NAME"
                 raise InputError(f"protocol {protocols[0].name!r} needs {missing}")
             meters = {one.name: one.meter() for one in fit}
         for meter in meters.values():
@@ -270,7 +263,3 @@ def _batch(p: Predictions) -> Batch:
         return Batch.of_triples(*p.top(), p.labels, sample_weight=p.weight)
     assert p.kind != "triples"
     return Batch.of(p.scores, p.labels, kind=p.kind, sample_weight=p.weight)
-
-
-def _fits(protocol: Protocol, p: Predictions) -> bool:
-    return (p.image is not None or not protocol.images) and (p.scores is not None or protocol.temperature == "none")

@@ -11,6 +11,7 @@ from typing import Any
 
 from acls.errors import InputError
 from acls.metrics import Suite
+from acls.metrics.tally import under
 from acls.results.details import Details, Mistake, Resampled
 from acls.results.result import Result
 from acls.storage import load_tensors, save_tensors
@@ -65,14 +66,10 @@ def restore(file: Path, key: str | None = None) -> Result:
     if key is not None and told["key"] != key:
         raise InputError(f"{file} holds the result of other predictions")
     meta = {name: json.loads(told[name]) for name in ("result", "suite", "about", "mistakes", "meta")}
-
-    def under(prefix: str) -> dict[str, Any]:
-        return {name.removeprefix(prefix): part for name, part in tensors.items() if name.startswith(prefix)}
-
-    resamples = Resampled(under("resamples/"), tensors["units"]) if "units" in tensors else None
+    resamples = Resampled(under("resamples/", tensors), tensors["units"]) if "units" in tensors else None
     return replace(
         Result.from_json(meta["result"]),
-        suite=None if meta["suite"] is None else Suite.restore(under("suite/"), meta["suite"]),
+        suite=None if meta["suite"] is None else Suite.restore(under("suite/", tensors), meta["suite"]),
         details=Details(tuple(Mistake(**one) for one in meta["mistakes"]), resamples, meta["meta"]),
         **meta["about"],
     )

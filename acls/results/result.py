@@ -166,11 +166,7 @@ class Result:
             n=plain["n"],
             estimates={
                 name: Estimate(
-                    float(value),
-                    debiased.get(name),
-                    intervals.get(name, (None, None))[0],
-                    intervals.get(name, (None, None))[1],
-                    notes.get(name, ""),
+                    float(value), debiased.get(name), *intervals.get(name, (None, None)), note=notes.get(name, "")
                 )
                 for name, value in plain.items()
                 if name not in _PARTS and value is not None
