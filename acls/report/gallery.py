@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from acls.metrics.bins import Reliability
 from acls.report.figures import reliability, sweeps
 from acls.report.figures.style import drawn, save
 from acls.report.page.subjects import Subject, by_method, records
-from acls.results import Record
 from acls.storage import check_output
 from acls.study.runs import NONE
 
@@ -34,23 +34,24 @@ def write_figures(
         save(figure, path)
         written.append(path)
 
+    overlays: dict[str, dict[str, Reliability]] = {}
     for subject in subjects:
         for state in subject.states:
             suite = state.result.suite
             if suite is None:
                 continue
-            name = _name(subject, state)
-            cells = suite.confidences.cells()
-            keep(reliability.plot(suite.bins.reliability(), cells=cells)[0], f"reliability-{name}")
+            seed = "" if subject.seed is None else f"-{subject.seed}"
+            name = f"{_slug(subject.method)}{seed}{_suffix(state.posthoc)}"
+            bins, cells = suite.bins.reliability(), suite.confidences.cells()
+            overlays.setdefault(state.posthoc, {})[subject.title] = bins
+            keep(reliability.plot(bins, cells=cells)[0], f"reliability-{name}")
             histogram = reliability.prepare_histogram(cells)
             keep(drawn(reliability.draw_histogram, histogram, height=2.6), f"confidence-{name}")
             if suite.classwise is not None:
                 keep(reliability.class_figure(suite.classwise, subject.names), f"classes-{name}")
-    for posthoc in dict.fromkeys(record.posthoc for record in records(subjects)):
-        shown = [(one, state.result.suite) for one in subjects for state in one.states if state.posthoc == posthoc]
-        bins = {one.title: suite.bins.reliability() for one, suite in shown if suite is not None}
-        if len(bins) > 1:
-            keep(drawn(reliability.draw_overlay, reliability.prepare_overlay(bins)), f"overlay{_suffix(posthoc)}")
+    for posthoc, shown in overlays.items():
+        if len(shown) > 1:
+            keep(drawn(reliability.draw_overlay, reliability.prepare_overlay(shown)), f"overlay{_suffix(posthoc)}")
     points = _points(subjects)
     if len(points) > 1:
         keep(drawn(sweeps.draw_front, sweeps.prepare_front(points), height=3.0), "pareto")
@@ -68,16 +69,10 @@ def _points(subjects: Sequence[Subject]) -> dict[str, list[tuple[float, float]]]
     """Accuracy and ECE of each network by its method, with and without post-hoc calibration."""
     points: dict[str, list[tuple[float, float]]] = {}
     for one in records(subjects):
-        accuracy, ece = one.result.get("accuracy"), one.result.get("ece")
-        if accuracy is not None and ece is not None:
+        if {"accuracy", "ece"} <= one.result.estimates.keys():
             after = "" if one.posthoc == NONE else f" + {one.posthoc}"
-            points.setdefault(f"{one.method}{after}", []).append((accuracy, ece))
+            points.setdefault(f"{one.method}{after}", []).append((one.result["accuracy"], one.result["ece"]))
     return points
-
-
-def _name(subject: Subject, state: Record) -> str:
-    seed = "" if subject.seed is None else f"-{subject.seed}"
-    return _slug(subject.method) + seed + _suffix(state.posthoc)
 
 
 def _suffix(posthoc: str) -> str:

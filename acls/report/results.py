@@ -42,11 +42,10 @@ def metric_table(result: Result) -> Table:
 def group_table(groups: Mapping[str, Result]) -> Table:
     """A line per group."""
     columns = [name for name in names(1) if any(name in group.estimates for group in groups.values())]
-    titles = [title for name in columns for title in _with_worth(name)]
-    table = Table(["group", "n", *titles], optional=(metric("aece").title, "noise floor", metric("nll").title))
+    hidden = (metric("aece").title, "noise floor", metric("nll").title)
+    table = Table(["group", "n", *_titles(columns)], optional=hidden)
     for group, result in groups.items():
-        cells = [cell for name in columns for cell in _worth(name, result)]
-        table.add(group, str(result.n), *cells)
+        table.add(group, str(result.n), *_cells(columns, result))
     return table
 
 
@@ -57,7 +56,7 @@ def comparison_table(first: Result, other: Result, compared: Mapping[str, Compar
         one, shown = compared[name], metric(name)
         ends = None if one.low is None or one.high is None else (one.low, one.high)
         cells = (shown.show(first.get(name)), shown.show(other.get(name)), shown.show(one.difference, sign=True))
-        table.add(shown.title, *cells, _range(name, ends), show_p(one.p).removeprefix("= "))
+        table.add(shown.title, *cells, _range(name, ends), _p(one.p))
     return table
 
 
@@ -96,13 +95,13 @@ def judged_table(advice: Advice) -> Table:
 def tested_table(results: Mapping[str, Result], changes: Differences) -> Table:
     """A line per calibrator on other predictions, with the p-values of no change in NLL and in ECE."""
     columns = [name for name in ("accuracy", "nll", "ece") if any(name in one.estimates for one in results.values())]
-    titles = [title for name in columns for title in _with_worth(name)]
-    tested = columns[1:]
-    table = Table(["", *titles, *(f"p, {name.upper()}" for name in tested)], optional=("accuracy %", "noise floor"))
+    titles = [*_titles(columns), *(f"p, {name.upper()}" for name in columns[1:])]
+    table = Table(["", *titles], optional=("accuracy %", "noise floor"))
     for name, result in results.items():
         compared = changes.comparisons.get(name, {})
-        p = [show_p(compared[one].p).removeprefix("= ") if one in compared else "" for one in tested]
-        table.add(name, *(cell for column in columns for cell in _worth(column, result)), *p)
+        table.add(
+            name, *_cells(columns, result), *(_p(compared[one].p) if one in compared else "" for one in columns[1:])
+        )
     return table
 
 
@@ -121,32 +120,30 @@ def results_table(records: Sequence[Record], columns: Sequence[str] = COLUMNS, *
         sizes = sorted({one.n for one in group})
         table.add(method, posthoc, *cells, str(len(group)), "-".join(map(str, {sizes[0]: 0, sizes[-1]: 0})))
         for column, name in enumerate(columns, 2):
-            mark = (marks or {}).get((method, posthoc, name))
-            if mark is not None:
+            if mark := (marks or {}).get((method, posthoc, name)):
                 table.marks[len(table.rows) - 1, column] = mark
     return table
 
 
 def best_first(records: Sequence[Record]) -> list[Record]:
     """The records in the order of terminal and page: by post-hoc method, those of the lowest mean ECE first."""
-    groups = by_method(records)
-    posthocs = list(dict.fromkeys(posthoc for _, posthoc in groups))
+    posthocs = list(dict.fromkeys(one.posthoc for one in records))
 
-    def place(item: tuple[tuple[str, str], Sequence[Record]]) -> tuple[int, float]:
-        known = metric_values(item[1], "ece")
-        return posthocs.index(item[0][1]), statistics.fmean(known) if known else float("inf")
+    def place(group: Sequence[Record]) -> tuple[int, float]:
+        known = metric_values(group, "ece")
+        return posthocs.index(group[0].posthoc), statistics.fmean(known) if known else float("inf")
 
-    return [one for _, group in sorted(groups.items(), key=place) for one in group]
+    return [one for group in sorted(by_method(records).values(), key=place) for one in group]
 
 
 def networks_table(records: Sequence[Record], columns: Sequence[str], *, marks: Marks | None = None) -> Table:
     """A line per network and post-hoc method, with debiased estimate, interval and floor of its ECE."""
-    titles = [title for name in columns for title in _with_worth(name)]
+    titles = _titles(columns)
     seeded = any(one.seed is not None for one in records)
     table = Table(["method", *["seed"] * seeded, "post-hoc", *titles, "n"], align="lrl" if seeded else "ll")
     for one in records:
-        cells = [cell for name in columns for cell in _worth(name, one.result)]
-        table.add(one.method, *["" if one.seed is None else str(one.seed)] * seeded, one.posthoc, *cells, str(one.n))
+        seed = ["" if one.seed is None else str(one.seed)] * seeded
+        table.add(one.method, *seed, one.posthoc, *_cells(columns, one.result), str(one.n))
         for name in () if seeded else columns:  # with seeds, marks are about means
             if mark := (marks or {}).get((one.method, one.posthoc, name)):
                 table.marks[len(table.rows) - 1, 2 + titles.index(metric(name).title)] = mark
@@ -158,7 +155,7 @@ def ranking_table(ranked: Sequence[Ranked]) -> Table:
     table = Table(["best by", "post-hoc", "best", "next", "difference", "p"], align="llll", optional=("difference",))
     for one in ranked:
         found, shown = one.against[one.next], metric(one.metric)
-        p = show_p(one.p).removeprefix("= ") if one.seeds > 1 or found.p < 1 else ""
+        p = _p(one.p) if one.seeds > 1 or found.p < 1 else ""
         table.add(shown.title, one.posthoc, one.best, one.next, shown.show(one.difference, sign=True), p)
     return table
 
@@ -174,7 +171,7 @@ def baseline_table(ranked: Ranked, records: Sequence[Record]) -> Table:
     means = {name: statistics.fmean(found.values()) for name, found in values_of(group, ranked.metric).items() if found}
     for name in sorted(ranked.to_baseline, key=lambda name: shown.sign * means[name]):
         found = ranked.to_baseline[name]
-        worth = (_range(ranked.metric, (found.low, found.high)), show_p(found.p).removeprefix("= "))
+        worth = (_range(ranked.metric, (found.low, found.high)), _p(found.p))
         known = worth if found.seeds > 1 or found.p < 1 else ("one seed", "")
         table.add(name, shown.show(means[name]), shown.show(found.value, sign=True), *known)
     return table
@@ -235,11 +232,9 @@ def mean_text(records: Iterable[Record], name: str) -> str:
 
 def by_method(records: Sequence[Record]) -> dict[tuple[str, str], list[Record]]:
     """The records of each method and post-hoc method: the networks as they are first, methods in the order given."""
-    groups: dict[tuple[str, str], list[Record]] = {}
-    for posthoc in dict.fromkeys(one.posthoc for one in records):
-        for one in records:
-            if one.posthoc == posthoc:
-                groups.setdefault((one.method, posthoc), []).append(one)
+    posthocs, groups = list(dict.fromkeys(one.posthoc for one in records)), dict[tuple[str, str], list[Record]]()
+    for one in sorted(records, key=lambda one: posthocs.index(one.posthoc)):
+        groups.setdefault((one.method, one.posthoc), []).append(one)
     return groups
 
 
@@ -249,20 +244,26 @@ def _hidden_first(columns: Iterable[str]) -> tuple[str, ...]:
     return tuple(metric(name).title for name in order if metric(name).level > 1 or name in ("aece", "nll"))
 
 
-def _with_worth(name: str) -> list[str]:
-    title = metric(name).title
-    if name == "ece":
-        return [title, "debiased", "95 % interval", "noise floor"]
-    return [title]
+def _titles(columns: Iterable[str]) -> list[str]:
+    """The columns' titles; beside the ECE, what it is worth."""
+    worth = ("debiased", "95 % interval", "noise floor")
+    return [title for name in columns for title in (metric(name).title, *(worth if name == "ece" else ()))]
 
 
-def _worth(name: str, result: Result) -> list[str]:
-    shown = metric(name)
-    if name != "ece":
-        return [shown.show(result.get(name))]
-    debiased = result.estimates[name].debiased if name in result.estimates else None
-    ends = _range(name, result.intervals.get(name))
-    return [shown.show(result.get(name)), shown.show(debiased), ends, shown.show(result.get("ece_floor"))]
+def _cells(columns: Iterable[str], result: Result) -> list[str]:
+    """What stands under `_titles`."""
+    cells = []
+    for name in columns:
+        shown = metric(name)
+        cells.append(shown.show(result.get(name)))
+        if name == "ece":
+            debiased, ends = result.debiased.get(name), _range(name, result.intervals.get(name))
+            cells += [shown.show(debiased), ends, shown.show(result.get("ece_floor"))]
+    return cells
+
+
+def _p(p: float | None) -> str:
+    return show_p(p).removeprefix("= ")
 
 
 def _range(name: str, ends: tuple[float, float] | None) -> str:
@@ -272,7 +273,7 @@ def _range(name: str, ends: tuple[float, float] | None) -> str:
 def _refuse_mixed(records: Sequence[Record]) -> None:
     for one in records[1:]:
         for name in sorted({*records[0].protocol, *one.protocol}):
-            mine, theirs = records[0].protocol.get(name), one.protocol.get(name)
+            mine, theirs = (record.protocol.get(name) for record in (records[0], one))
             if mine != theirs:
                 raise InputError(
                     f"{records[0].method} and {one.method} cannot stand in one table: {name} is {mine!r} for one, "

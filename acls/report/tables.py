@@ -99,19 +99,14 @@ class Table:
 
     def markdown(self) -> str:
         """A GitHub-flavoured Markdown table."""
-        wrap = {"best": "**{}**", "second": "<u>{}</u>", "": "{}"}
-        header, *rows = (
-            [wrap[mark].format(re.sub(r"([|<])", r"\\\1", cell)) for cell, mark in line] for line in self._cells()
-        )
+        header, *rows = self._marked("**{}**", "<u>{}</u>", lambda cell: re.sub(r"([|<])", r"\\\1", cell))
         rule = ["---" if side == "l" else "---:" for side in self._sides()]
         return "\n".join(f"| {' | '.join(line)} |" for line in [header, rule, *rows])
 
     def latex(self) -> str:
         """A tabular for the package booktabs, the best in bold and the second underlined."""
-        wrap = {"best": r"\textbf{%s}", "second": r"\underline{%s}", "": "%s"}
-        header, *rows = (
-            " & ".join(wrap[mark] % _latex(cell) for cell, mark in line) + r" \\" for line in self._cells()
-        )
+        marked = self._marked(r"\textbf{{{}}}", r"\underline{{{}}}", _latex)
+        header, *rows = (" & ".join(line) + r" \\" for line in marked)
         lines = [rf"\begin{{tabular}}{{{self._sides()}}}", r"\toprule", header, r"\midrule", *rows]
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
 
@@ -123,22 +118,20 @@ class Table:
 
     def html(self) -> str:
         """A table whose texts are escaped: what a file calls itself is never taken for HTML."""
-        wrap = {"best": "<strong>{}</strong>", "second": "<u>{}</u>", "": "{}"}
         sides = [' class="name"' if side == "l" else "" for side in self._sides()]
-        header, *rows = self._cells()
-        head = "".join(
-            f'<th scope="col"{side}>{html.escape(cell)}</th>' for side, (cell, _) in zip(sides, header, strict=True)
-        )
-        body = "\n".join(
-            "<tr>"
-            + "".join(
-                f"<td{side}>{wrap[mark].format(html.escape(cell))}</td>"
-                for side, (cell, mark) in zip(sides, row, strict=True)
-            )
-            + "</tr>"
-            for row in rows
-        )
+
+        def line(cells: Sequence[str], start: str, end: str) -> str:
+            return "".join(f"<{start}{side}>{cell}</{end}>" for side, cell in zip(sides, cells, strict=True))
+
+        header, *rows = self._marked("<strong>{}</strong>", "<u>{}</u>", html.escape)
+        head = line(header, 'th scope="col"', "th")
+        body = "\n".join(f"<tr>{line(row, 'td', 'td')}</tr>" for row in rows)
         return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
+
+    def _marked(self, best: str, second: str, escape: Callable[[str], str]) -> list[list[str]]:
+        """The cells of every line, the header first, escaped and marked."""
+        wrap = {"best": best, "second": second, "": "{}"}
+        return [[wrap[mark].format(escape(cell)) for cell, mark in line] for line in self._cells()]
 
     def _sides(self) -> str:
         return self.align.ljust(len(self.header), "r")

@@ -254,13 +254,11 @@ def _verdicts(judged: Sequence[Judged]) -> Table:
     header = ["claim", f"verdict on {FIRST}", "difference %", "95 %", "seeds", f"verdict on {SECOND}", "note"]
     shown = Table(header, align="llrrrll")
     for one in judged:
-        found = one.difference
+        found, value = one.difference, f"{100 * one.difference.value:+.2f}"
         ends = f"{100 * found.low:.2f} .. {100 * found.high:.2f}"
         if math.isinf(found.low):
             ends = "unknown with one seed" if found.seeds == 1 else "unknown: the same for all seeds"
-        shown.add(
-            one.claim, one.verdict, f"{100 * found.value:+.2f}", ends, str(found.seeds), one.beside or "", one.note
-        )
+        shown.add(one.claim, one.verdict, value, ends, str(found.seeds), one.beside or "", one.note)
     return shown
 
 
@@ -345,10 +343,8 @@ def _figure2(result: Reproduced) -> None:
 def _figure3(result: Reproduced) -> None:
     lines = lines_of(("ACLS, ranking", "ACLS, margin"), result.setup.form)
     for _, study, _ in result.trained(_TINY, lines):
-        shown = Table(
-            ["condition", "paper: inactive %", "ours: inactive %", "seeds", "largest gap, median", "verdict"],
-            align="lrrrrl",
-        )
+        header = ["condition", "paper: inactive %", "ours: inactive %", "seeds", "largest gap, median", "verdict"]
+        shown = Table(header, align="lrrrrl")
         figure, axes = canvas(1, len(lines), width=2.6 * len(lines), height=2.8)
         judged: dict[str, dict[str, Judged]] = {}
         for (label, line), ax in zip(lines.items(), axes, strict=True):

@@ -10,6 +10,7 @@ from acls.metrics import Suite
 from acls.predictions import Predictions
 from acls.report.page import of_run, write
 from acls.report.page.diagram_data import OFFERED
+from acls.report.page.subjects import named
 from tests.report.chromium import FLAGS, find_or_install
 from tests.report.made import predictions, run, subject
 
@@ -43,7 +44,7 @@ def subjects(tmp_path_factory):
     hostile = replace(hostile, names=(TRAP, HOSTILE, "three", "four"), source=f"{TRAP}.npz")
     # One protocol for all, so that they stand in one table.
     first = replace(first, states=tuple(replace(state, protocol=calm.as_is.protocol) for state in first.states))
-    return [first, replace(first, seed=2), calm, hostile]
+    return [first, named(first, seed=2), calm, hostile]
 
 
 @pytest.fixture(scope="module")

@@ -45,14 +45,11 @@ def prepared(suite):
     return {
         "reliability": (reliability.draw, reliability.prepare(found, cells)),
         "overlay": (reliability.draw_overlay, reliability.prepare_overlay({"one": found, "two": found})),
-        "classes": (reliability.draw_class, reliability.prepare_classes(suite.classwise).classes[0]),
+        "classes": (reliability.draw_class, reliability.prepare_classes(suite.classwise)[0]),
         "histogram": (reliability.draw_histogram, reliability.prepare_histogram(cells)),
         "activity": (regulariser.draw_activity, regulariser.prepare_activity(torch.linspace(0, 0.2, 50), "ACLS")),
         "epochs": (sweeps.draw_epochs, sweeps.prepare_epochs({"CE": [histories([0.3, 0.1]), histories([0.2, 0.2])]})),
-        "margins": (
-            sweeps.draw_sweep,
-            sweeps.prepare_sweep({"ACLS": {6: [0.02, 0.03], 10: [0.01]}}, levels={"CE": 0.05}),
-        ),
+        "margins": (sweeps.draw_sweep, sweeps.prepare_sweep({"ACLS": {6: [0.02, 0.03], 10: [0.01]}})),
         "heatmap": (
             sweeps.draw_grid,
             sweeps.prepare_grid({(0.0, 0.0): [0.05], (0.1, 0.0): [0.02], (0.1, 0.01): [0.03]}),
@@ -161,24 +158,24 @@ def test_the_class_grid_has_each_classs_own_bins(p, suite):
     probability = torch.from_numpy(np.exp(p.scores.numpy().astype(np.float64))).double()
     probability = (probability / probability.sum(1, keepdim=True)).numpy()
     grid = reliability.prepare_classes(suite.classwise, [f"class {k}" for k in range(4)])
-    assert [one.name for one in grid.classes] == ["class 0", "class 1", "class 2", "class 3"]
+    assert [name for name, _ in grid] == ["class 0", "class 1", "class 2", "class 3"]
     edges = np.linspace(0, 1, 16)
-    for k, one in enumerate(grid.classes):
+    for k, (_, one) in enumerate(grid):
         own = np.clip(np.digitize(probability[:, k], edges, right=True) - 1, 0, 14)
         hits = p.labels.numpy() == k
         expected = [hits[own == b].mean() for b in range(15) if (own == b).any()]
-        assert one.frequency == pytest.approx(expected, abs=1e-6)
-        assert one.labels == hits.sum()
-        assert sum(one.count) == len(p)
-    assert np.mean([one.ece for one in grid.classes]) == pytest.approx(suite.classwise.ece)
+        assert [row.accuracy for row in one.rows] == pytest.approx(expected, abs=1e-6)
+        assert one.accuracy == pytest.approx(hits.mean())
+        assert one.n == len(p)
+    assert np.mean([one.ece for _, one in grid]) == pytest.approx(suite.classwise.ece)
 
 
 def test_of_many_classes_the_worst_calibrated_are_shown():
     many = predictions(n=500, classes=40)
     found = ClasswiseBins.of(many.scores, many.labels)
     grid = reliability.prepare_classes(found, most=6)
-    assert grid.left_out == 34
-    assert [one.ece for one in grid.classes] == sorted(found.ece_by_class().tolist(), reverse=True)[:6]
+    worst = sorted(found.ece_by_class().tolist(), reverse=True)[:6]
+    assert [one.ece for _, one in grid] == pytest.approx(worst)
     with pytest.raises(InputError, match="3 names for 40 classes"):
         reliability.prepare_classes(found, ["a", "b", "c"])
 
@@ -215,19 +212,19 @@ def test_activity_refuses_what_has_no_value_a_sample():
 
 def test_epochs_are_counted_from_one_and_averaged_over_the_seeds_that_reached_them():
     line = sweeps.prepare_epochs({"CE": [histories([0.3, 0.1]), histories([0.1, 0.2, 0.4])]}).methods["CE"]
-    assert line.epoch == [1, 2, 3]
-    assert line.mean == pytest.approx([0.2, 0.15, 0.4])
-    assert line.low == pytest.approx([0.1, 0.1, 0.4])
-    assert line.high == pytest.approx([0.3, 0.2, 0.4])
+    assert line.at == [1, 2, 3]
+    assert line.mean == pytest.approx([20, 15, 40])
+    assert line.low == pytest.approx([10, 10, 40])
+    assert line.high == pytest.approx([30, 20, 40])
     with pytest.raises(InputError, match="no val/nll"):
         sweeps.prepare_epochs({"CE": [histories([0.1])]}, "nll")
 
 
 def test_the_sweep_has_its_margins_ascending():
-    at, mean, deviation = sweeps.prepare_sweep({"ACLS": {10: [0.01, 0.03], 2: [0.05]}}).methods["ACLS"]
-    assert at == [2, 10]
-    assert mean == pytest.approx([0.05, 0.02])
-    assert deviation == pytest.approx([0, math.sqrt(2) * 0.01])
+    line = sweeps.prepare_sweep({"ACLS": {10: [0.01, 0.03], 2: [0.05]}}).methods["ACLS"]
+    assert line.at == [2, 10]
+    assert line.mean == pytest.approx([5, 2])
+    assert line.deviation == pytest.approx([0, math.sqrt(2)])
 
 
 def test_the_heat_map_finds_the_least_and_leaves_holes():

@@ -124,8 +124,8 @@ def test_verdicts():
     assert [condition.verdict for condition in (holds, helps, hurts)] == ["holds", "helps", "hurts"]
     told = Shift(1.5, (replace(one, corruption="none", severity=0), holds, helps, hurts))
     assert "keeps 1 calibrated" in told.verdict()
-    assert [panel.title for panel in prepare(told)] == ["noise"]
-    assert prepare(told)[0].scaled == pytest.approx([0, 1, 3, 6])
+    assert list(prepare(told)) == ["noise"]
+    assert [100 * one.scaled_ece for one in prepare(told)["noise"]] == pytest.approx([0, 1, 3, 6])
 
 
 @pytest.mark.parametrize(

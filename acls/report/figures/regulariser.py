@@ -37,20 +37,15 @@ class Activity:
     n: int
 
 
-def prepare_activity(values: Tensor, title: str = "", *, largest: float = LARGEST, bins: int = BINS) -> Activity:
-    """Compute the histogram of the regulariser's values, one per sample; values beyond ``largest`` count as it."""
+def prepare_activity(values: Tensor, title: str = "") -> Activity:
+    """Compute the histogram of the regulariser's values, one per sample; values beyond `LARGEST` count as it."""
     values = values.detach().double().flatten()
     if values.numel() == 0 or not bool(torch.isfinite(values).all()):
         raise InputError(f"expected one finite value per sample, got {values.numel()} values that are not all finite")
-    index = (values.clamp(0, largest) / largest * bins).long().clamp(max=bins - 1)
-    shares = torch.bincount(index, minlength=bins).double() / values.numel()
-    return Activity(
-        title=title,
-        edges=[largest * at / bins for at in range(bins + 1)],
-        shares=shares.tolist(),
-        inactive=float((values <= NOTHING).double().mean()),
-        n=values.numel(),
-    )
+    index = (values.clamp(0, LARGEST) / LARGEST * BINS).long().clamp(max=BINS - 1)
+    shares = torch.bincount(index, minlength=BINS).double() / values.numel()
+    inactive = float((values <= NOTHING).double().mean())
+    return Activity(title, [LARGEST * at / BINS for at in range(BINS + 1)], shares.tolist(), inactive, values.numel())
 
 
 def penalties(loss: Loss, logits: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
@@ -108,28 +103,20 @@ def prepare_smoothing(logits: Sequence[float] = DEFAULT_LOGITS, label: int | Non
     z = torch.tensor(list(logits), dtype=torch.float64)
     y = int(z.argmax()) if label is None else label
     k = len(z)
-    methods: dict[str, Loss] = {
-        "LS": LabelSmoothing(epsilon=0.2),
-        "AR (MDCA)": MDCA(),
-        "CR (MbLS)": MbLS(weight=0.4, margin=6.0),
-        "ACR (CRL)": CRL(),
-        "ACR (ACLS)": ACLS(form="paper", margin=6.0, lambda1=0.03, lambda2=0.05),
-    }
-    panels = {
-        "LS": (methods["LS"], z),
-        "AR (MDCA)": (methods["AR (MDCA)"], z),
-        "AR at a surer prediction": (methods["AR (MDCA)"], SURER * z),
-        "CR (MbLS)": (methods["CR (MbLS)"], z),
-        "ACR (ACLS)": (methods["ACR (ACLS)"], z),
+    mdca, crl, acls = MDCA(), CRL(), ACLS(form="paper", margin=6.0, lambda1=0.03, lambda2=0.05)
+    panels: dict[str, tuple[Loss, Tensor]] = {
+        "LS": (LabelSmoothing(epsilon=0.2), z),
+        "AR (MDCA)": (mdca, z),
+        "AR at a surer prediction": (mdca, SURER * z),
+        "CR (MbLS)": (MbLS(weight=0.4, margin=6.0), z),
+        "ACR (ACLS)": (acls, z),
     }
     labels = {title: smoothed_label(loss, at, y).tolist() for title, (loss, at) in panels.items()}
+    compared: dict[str, Loss] = {"AR (MDCA)": mdca, "ACR (CRL)": crl, "ACR (ACLS)": acls}
     gap = torch.linspace(0.02, 12.0, 100, dtype=torch.float64)
     leading = torch.zeros(len(gap), k, dtype=torch.float64)
     leading[:, 0] = gap
-    lowered = {
-        name: [float(1 - smoothed_label(methods[name], row, 0)[0]) for row in leading]
-        for name in ("AR (MDCA)", "ACR (CRL)", "ACR (ACLS)")
-    }
+    lowered = {name: [float(1 - smoothed_label(loss, row, 0)[0]) for row in leading] for name, loss in compared.items()}
     onehot = [float(c == y) for c in range(k)]
     confidence = leading.softmax(1)[:, 0].tolist()
     return SmoothingBehaviour(z.softmax(0).tolist(), onehot, labels, gap.tolist(), confidence, lowered)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
 from acls.errors import InputError
-from acls.metrics.bins import Reliability, bin_of
+from acls.metrics.bins import Reliability, bin_of, edges
 from acls.metrics.cells import Cells
 from acls.metrics.classwise import ClasswiseBins
 from acls.metrics.distributions import wilson
@@ -95,9 +95,7 @@ def draw(data: ReliabilityDiagram, ax: Axes, strip: Axes | None = None) -> None:
         left, gap, width, bottom=accuracy, align="edge", color=f"{_GAP}30", edgecolor=_GAP, hatch="/////",
         linewidth=0.7, label="gap to confidence", zorder=2,
     )  # fmt: skip
-    middle = [row.confidence for row in data.rows]
-    errors = [[row.accuracy - row.low for row in data.rows], [row.high - row.accuracy for row in data.rows]]
-    ax.errorbar(middle, accuracy, yerr=errors, fmt="none", ecolor=INK, elinewidth=0.8, capsize=1.5, zorder=4)
+    _whiskers(data.rows, ax, fmt="none", ecolor=INK, elinewidth=0.8, capsize=1.5)
     if data.curve is not None:
         ax.fill_between(data.curve.confidence, data.curve.low, data.curve.high, color=PALETTE[4], alpha=0.35, zorder=3)
         ax.plot(data.curve.confidence, data.curve.accuracy, color=PALETTE[4], linewidth=1.4, label="smooth", zorder=5)
@@ -117,6 +115,13 @@ def draw(data: ReliabilityDiagram, ax: Axes, strip: Axes | None = None) -> None:
     strip.set(xlabel="confidence", ylabel="n", xlim=(0, 1), yscale="log", ylim=(0.7, 3 * max(count, default=1)))
     strip.legend(loc="upper left", fontsize=SMALL, **LEGEND)
     tidy(strip)
+
+
+def _whiskers(rows: Sequence[DiagramBin], ax: Axes, **style: Any) -> None:
+    """Draw accuracy against confidence, with the 95 % interval of each bin."""
+    x, y = [row.confidence for row in rows], [row.accuracy for row in rows]
+    ends = [[row.accuracy - row.low for row in rows], [row.high - row.accuracy for row in rows]]
+    ax.errorbar(x, y, yerr=ends, zorder=4, **style)
 
 
 def diagonal(ax: Axes) -> None:
@@ -204,12 +209,9 @@ def draw_overlay(data: Mapping[str, ReliabilityDiagram], ax: Axes) -> None:
     """Draw a line per method: accuracy against confidence, with the 95 % interval of each bin as a bar."""
     diagonal(ax)
     for number, (name, one) in enumerate(data.items()):
-        rows = [row for row in one.rows if row.count >= FEWEST]
-        x, y = [row.confidence for row in rows], [row.accuracy for row in rows]
-        errors = [[row.accuracy - row.low for row in rows], [row.high - row.accuracy for row in rows]]
-        ax.errorbar(
-            x, y, yerr=errors, color=colour(number), marker=marker(number), markersize=3.5, linewidth=1.2,
-            elinewidth=0.5, capsize=1, label=f"{name}: ECE {100 * one.ece:.2f} %", zorder=4,
+        _whiskers(
+            [row for row in one.rows if row.count >= FEWEST], ax, color=colour(number), marker=marker(number),
+            markersize=3.5, linewidth=1.2, elinewidth=0.5, capsize=1, label=f"{name}: ECE {100 * one.ece:.2f} %",
         )  # fmt: skip
     ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy", aspect="equal")
     ax.legend(loc="upper left", fontsize=SMALL, **LEGEND)
@@ -260,88 +262,43 @@ COLUMNS = 5
 _MOST = 25
 
 
-@dataclass(frozen=True)
-class ClassDiagram:
-    """The bins of one class that hold samples."""
-
-    name: str
-    ece: float
-    labels: int
-    """How many samples are of this class."""
-    probability: list[float]
-    frequency: list[float]
-    low: list[float]
-    high: list[float]
-    count: list[int]
-
-
-@dataclass(frozen=True)
-class ClassGrid:
-    """The classes shown, the worst calibrated first where not all are."""
-
-    classes: tuple[ClassDiagram, ...]
-    left_out: int = 0
-
-
-def prepare_classes(found: ClasswiseBins, names: Sequence[str] = (), *, most: int = _MOST) -> ClassGrid:
-    """Compute every class's diagram; of more than ``most`` classes, those with the largest classwise ECE."""
+def prepare_classes(
+    found: ClasswiseBins, names: Sequence[str] = (), *, most: int = _MOST
+) -> list[tuple[str, ReliabilityDiagram]]:
+    """Compute every class's diagram, under its name; of more than ``most`` classes, those with the largest ECE."""
     by_class = found.ece_by_class()
     n_classes = by_class.numel()
     if names and len(names) != n_classes:
         raise InputError(f"there are {len(names)} names for {n_classes} classes")
-    order = list(range(n_classes))
-    if n_classes > most:
-        order = by_class.argsort(descending=True)[:most].tolist()
-    return ClassGrid(tuple(_class_diagram(found, k, names, float(by_class[k])) for k in order), n_classes - len(order))
-
-
-def _class_diagram(found: ClasswiseBins, k: int, names: Sequence[str], ece: float) -> ClassDiagram:
-    rows = [
-        (count, probability / count, min(events / count, 1.0))
-        for count, probability, events in zip(
-            found.samples[k].tolist(), found.probability[k].tolist(), found.events[k].tolist(), strict=True
-        )
-        if count
+    order = range(n_classes) if n_classes <= most else by_class.argsort(descending=True)[:most].tolist()
+    edge, count = edges(found.samples.shape[1], found.probability), found.samples
+    means = found.probability / count, found.events / count
+    return [
+        (names[k] if names else str(k), prepare(Reliability(edge[:-1], edge[1:], count[k], means[0][k], means[1][k])))
+        for k in order
     ]
-    ends = [wilson(frequency, count) for count, _, frequency in rows]
-    return ClassDiagram(
-        name=names[k] if names else str(k),
-        ece=ece,
-        labels=int(found.events[k].sum()),
-        probability=[probability for _, probability, _ in rows],
-        frequency=[frequency for _, _, frequency in rows],
-        low=[low for low, _ in ends],
-        high=[high for _, high in ends],
-        count=[count for count, _, _ in rows],
-    )
 
 
-def draw_class(data: ClassDiagram, ax: Axes) -> None:
+def draw_class(data: tuple[str, ReliabilityDiagram], ax: Axes) -> None:
     """Draw one class: the frequency of the class against its probability, with 95 % intervals."""
     diagonal(ax)
-    errors = [
-        [share - low for share, low in zip(data.frequency, data.low, strict=True)],
-        [high - share for share, high in zip(data.frequency, data.high, strict=True)],
-    ]
-    ax.errorbar(
-        data.probability, data.frequency, yerr=errors, color=PALETTE[0], ecolor=GREY, marker="o", markersize=2.2,
-        linewidth=1, elinewidth=0.7, zorder=4,
-    )  # fmt: skip
+    style = {"color": PALETTE[0], "ecolor": GREY, "marker": "o", "markersize": 2.2, "linewidth": 1, "elinewidth": 0.7}
+    _whiskers(data[1].rows, ax, **style)
     ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])
     tidy(ax)
-    name = data.name if len(data.name) <= 14 else f"{data.name[:13]}…"
-    ax.set_title(f"{name}, {100 * data.ece:.2f} %", fontsize=SMALL)
+    name = data[0] if len(data[0]) <= 14 else f"{data[0][:13]}…"
+    ax.set_title(f"{name}, {100 * data[1].ece:.2f} %", fontsize=SMALL)
 
 
-def class_figure(found: ClasswiseBins, names: Sequence[str] = (), *, most: int = _MOST) -> Figure:
+def class_figure(found: ClasswiseBins, names: Sequence[str] = ()) -> Figure:
     """Return the grid of all classes; the number beside a name is its classwise ECE."""
-    data = prepare_classes(found, names, most=most)
-    columns = min(COLUMNS, max(len(data.classes), 1))
-    rows = -(-len(data.classes) // columns)
+    data = prepare_classes(found, names)
+    columns = min(COLUMNS, max(len(data), 1))
+    rows = -(-len(data) // columns)
     drawn, axes = canvas(rows, columns, width=7.2, height=1.62 * rows + 0.2)
-    for ax, one in zip(axes, data.classes, strict=False):
+    for ax, one in zip(axes, data, strict=False):
         draw_class(one, ax)
-    for ax in axes[len(data.classes) :]:
+    for ax in axes[len(data) :]:
         ax.remove()
     drawn.supxlabel("probability of the class", fontsize=SMALL + 1)
     drawn.supylabel("frequency of the class", fontsize=SMALL + 1)

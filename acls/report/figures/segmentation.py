@@ -12,12 +12,11 @@ from torch import Tensor
 from acls.errors import InputError
 from acls.metrics.bins import BINS, Bins, bin_of
 from acls.predictions import Kind, Predictions
-from acls.report.figures.style import LEGEND, PALETTE, SMALL, canvas, tidy
+from acls.report.figures.style import LEGEND, PALETTE, SMALL, tidy
 from acls.shapes import IGNORE_INDEX, flatten_logits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,21 +61,6 @@ def draw_map(data: ResidualMap, ax: Axes) -> None:
     ax.set_title(f"confidence {100 * data.confidence:.1f} %, accuracy {100 * data.accuracy:.1f} %", fontsize=SMALL)
 
 
-def map_figure(data: ResidualMap, image: Tensor | None = None) -> Figure:
-    """Return the map with its scale and, where it is given, ``(H, W[, 3])`` in 0..1 or 0..255, the image beside it."""
-    both = image is not None
-    drawn, axes = canvas(1, 1 + both, width=7.2 if both else 3.9, height=3.2)
-    if image is not None:
-        axes[0].imshow(image.numpy(), cmap="gray")
-        axes[0].set(xticks=[], yticks=[])
-        axes[0].set_title("image", fontsize=SMALL)
-    draw_map(data, axes[-1])
-    scale = drawn.colorbar(axes[-1].images[0], ax=axes, shrink=0.85, ticks=[-1, -0.5, 0, 0.5, 1])
-    scale.set_label("confidence minus correctness", fontsize=SMALL + 1)
-    scale.ax.tick_params(labelsize=SMALL)
-    return drawn
-
-
 EDGES = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 """Distances in pixels at which a group begins; the last one has no end."""
 _Z = 1.959964
@@ -117,13 +101,11 @@ def distance_to_boundary(labels: Tensor) -> Tensor:
     edge[:-1] |= vertical
     edge[:, 1:] |= horizontal
     edge[:, :-1] |= horizontal
-    height, width = labels.shape
-    rows = torch.arange(height, dtype=torch.float64)[:, None]
-    inf = float("inf")
-    above = torch.where(edge, rows, -inf).cummax(0).values
-    below = torch.where(edge, rows, inf).flip(0).cummin(0).values.flip(0)
+    rows, columns = (torch.arange(side, dtype=torch.float64) for side in labels.shape)
+    rows = rows[:, None]
+    above = torch.where(edge, rows, -torch.inf).cummax(0).values
+    below = torch.where(edge, rows, torch.inf).flip(0).cummin(0).values.flip(0)
     within = torch.minimum(rows - above, below - rows).square()
-    columns = torch.arange(width, dtype=torch.float64)
     across = (columns[:, None] - columns).square()
     return torch.stack([(across + row).amin(1) for row in within]).sqrt()
 
@@ -135,7 +117,6 @@ def prepare_boundary(
     kind: Kind = "logits",
     ignore_index: int = IGNORE_INDEX,
     edges: Sequence[float] = EDGES,
-    bins: int = BINS,
 ) -> BoundaryReliability:
     """Compute the groups from scores ``(N, K, H, W)`` and labels ``(N, H, W)``."""
     confidence, right, counts = top_maps(scores, labels, kind=kind, ignore_index=ignore_index)
@@ -147,12 +128,11 @@ def prepare_boundary(
         if n == 0:
             continue
         sure, hit = confidence[inside], right[inside]
-        found = Bins.sums(bin_of(sure, bins), bins, sure, hit)
-        accuracy = int(hit.sum()) / n
+        ece, accuracy = Bins.sums(bin_of(sure, BINS), BINS, sure, hit).ece, int(hit.sum()) / n
         # The deviation of a ratio of sums over images: of hits less what their number of pixels lets expect.
         surplus = (right & inside).sum((1, 2)).double() - accuracy * inside.sum((1, 2))
         half = _Z * float(surplus.square().sum().sqrt()) / n
-        groups.append(BoundaryGroup(start, end, n, float(sure.double().mean()), accuracy, half, found.ece))
+        groups.append(BoundaryGroup(start, end, n, float(sure.double().mean()), accuracy, half, ece))
     return BoundaryReliability(tuple(groups), labels.shape[0])
 
 
@@ -160,23 +140,13 @@ def draw_boundary(data: BoundaryReliability, ax: Axes) -> None:
     """Draw mean confidence and accuracy of each range of distances, and its ECE as bars."""
     at = list(range(len(data.groups)))
     ax.bar(at, [100 * group.ece for group in data.groups], color=PALETTE[4], width=0.6, label="ECE")
-    accuracy = [100 * group.accuracy for group in data.groups]
-    errors = [100 * group.half for group in data.groups]
-    ax.errorbar(
-        at,
-        accuracy,
-        yerr=errors,
-        color=PALETTE[0],
-        marker="o",
-        markersize=4,
-        linewidth=1.3,
-        capsize=2,
-        label="accuracy",
+    accuracy, errors, confidence = (
+        [100 * getattr(group, name) for group in data.groups] for name in ("accuracy", "half", "confidence")
     )
-    confidence = [100 * group.confidence for group in data.groups]
-    ax.plot(at, confidence, color=PALETTE[1], marker="s", markersize=4, linewidth=1.3, label="mean confidence")
-    names = [_range_name(group) for group in data.groups]
-    ax.set_xticks(at, names)
+    style: dict[str, Any] = {"markersize": 4, "linewidth": 1.3}
+    ax.errorbar(at, accuracy, yerr=errors, color=PALETTE[0], marker="o", capsize=2, label="accuracy", **style)
+    ax.plot(at, confidence, color=PALETTE[1], marker="s", label="mean confidence", **style)
+    ax.set_xticks(at, [_range_name(group) for group in data.groups])
     ax.set(xlabel="pixels from the boundary", ylabel="%", ylim=(0, 104))
     above: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 3, "alignment": "left"}
     title = f"{sum(group.n for group in data.groups):,} pixels, {data.images} images"

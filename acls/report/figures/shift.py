@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from acls.report.figures.style import PALETTE, SMALL, canvas, tidy
-from acls.watch.shift import CLEAN, Shift
+from acls.watch.shift import CLEAN, Condition, Shift
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,40 +16,25 @@ if TYPE_CHECKING:
 _COLUMNS = 4
 
 
-@dataclass(frozen=True)
-class Panel:
-    """One corruption: the numbers by severity, in percent, the clean ones first."""
-
-    title: str
-    severity: list[int]
-    ece: list[float]
-    scaled: list[float]
-    floor: list[float]
-    accuracy: list[float]
-
-
-def prepare(found: Shift) -> list[Panel]:
-    """A panel per corruption, in the order they were measured."""
+def prepare(found: Shift) -> dict[str, list[Condition]]:
+    """By corruption, in the order they were measured: its conditions by severity, the clean one first."""
     clean = [one for one in found.conditions if one.corruption == CLEAN]
     names = dict.fromkeys(one.corruption for one in found.conditions if one.corruption != CLEAN)
-    panels = []
-    for name in names:
-        rows = [*clean, *(one for one in found.conditions if one.corruption == name)]
-        columns = ("ece", "scaled_ece", "scaled_floor", "accuracy")
-        ece, scaled, floor, accuracy = ([100 * getattr(row, column) for row in rows] for column in columns)
-        panels.append(Panel(name, [row.severity for row in rows], ece, scaled, floor, accuracy))
-    return panels
+    return {name: [*clean, *(one for one in found.conditions if one.corruption == name)] for name in names}
 
 
-def draw(panel: Panel, ax: Axes) -> None:
-    """Draw one corruption."""
-    ax.plot(panel.severity, panel.ece, "o-", color=PALETTE[1], markersize=3, label="ECE")
-    ax.plot(panel.severity, panel.scaled, "o-", color=PALETTE[0], markersize=3, label="ECE after the clean temperature")
-    ax.plot(panel.severity, panel.floor, "--", color="0.4", linewidth=1, label="noise floor")
-    ax.plot(panel.severity, [100 - a for a in panel.accuracy], ":", color=PALETTE[2], linewidth=1, label="error")
-    ax.set_title(panel.title, fontsize=SMALL + 1)
+def draw(title: str, rows: Sequence[Condition], ax: Axes) -> None:
+    """Draw one corruption, in percent."""
+    severity = [row.severity for row in rows]
+    columns = ("ece", "scaled_ece", "scaled_floor", "accuracy")
+    ece, scaled, floor, accuracy = ([100 * getattr(row, column) for row in rows] for column in columns)
+    ax.plot(severity, ece, "o-", color=PALETTE[1], markersize=3, label="ECE")
+    ax.plot(severity, scaled, "o-", color=PALETTE[0], markersize=3, label="ECE after the clean temperature")
+    ax.plot(severity, floor, "--", color="0.4", linewidth=1, label="noise floor")
+    ax.plot(severity, [100 - a for a in accuracy], ":", color=PALETTE[2], linewidth=1, label="error")
+    ax.set_title(title, fontsize=SMALL + 1)
     ax.set(ylim=(0, None))
-    ax.set_xticks(panel.severity)
+    ax.set_xticks(severity)
     tidy(ax)
 
 
@@ -59,8 +44,8 @@ def plot(found: Shift) -> Figure:
     columns = max(1, min(_COLUMNS, len(panels)))
     rows = max(1, math.ceil(len(panels) / columns))
     figure, axes = canvas(rows, columns, width=2.2 * columns + 0.4, height=1.9 * rows + 0.5)
-    for panel, ax in zip(panels, axes, strict=False):
-        draw(panel, ax)
+    for (title, conditions), ax in zip(panels.items(), axes, strict=False):
+        draw(title, conditions, ax)
     for ax in axes[len(panels) :]:
         ax.set_axis_off()
     figure.supxlabel("severity", fontsize=SMALL + 1)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from acls.errors import InputError
+from acls.metrics.catalogue import Metric
 from acls.metrics.catalogue import metric as metric_of
 from acls.report.figures.style import GREY, LEGEND, SMALL, colour, drawn, marker, save, tidy
 from acls.study.advisor import unbeaten
@@ -18,88 +19,79 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Sweep:
-    """By method: the settings tried, ascending, with the mean and the standard deviation over seeds at each."""
+class Line:
+    """A method's metric at each value of a setting, or epoch: over seeds, the mean, the deviation and both ends."""
 
-    metric: str
-    setting: str
-    methods: dict[str, tuple[list[float], list[float], list[float]]]
-    levels: dict[str, float]
-    """Methods that have no such setting, by their value."""
+    at: list[float]
+    mean: list[float]
+    deviation: list[float]
+    low: list[float]
+    high: list[float]
 
-
-def prepare_sweep(
-    methods: Mapping[str, Mapping[float, Sequence[float]]],
-    *,
-    metric: str = "ece",
-    setting: str = "margin",
-    levels: Mapping[str, float] | None = None,
-) -> Sweep:
-    """Compute the lines from ``{method: {margin: [value of each seed]}}``; ``levels`` are drawn as straight lines."""
-    lines = {}
-    for name, tried in methods.items():
-        if not tried:
-            continue
-        at = sorted(tried)
-        mean = [statistics.fmean(tried[x]) for x in at]
-        deviation = [statistics.stdev(tried[x]) if len(tried[x]) > 1 else 0.0 for x in at]
-        lines[name] = (at, mean, deviation)
-    return Sweep(metric, setting, lines, dict(levels or {}))
+    @classmethod
+    def of(cls, values: Mapping[float, Sequence[float]], scale: float) -> Line:
+        """From ``{setting or epoch: [value of each seed]}``; ``scale`` is what tables multiply the metric by."""
+        at = sorted(values)
+        seen = [[scale * value for value in values[x]] for x in at]
+        deviation = [statistics.stdev(some) if len(some) > 1 else 0.0 for some in seen]
+        return cls(at, [*map(statistics.fmean, seen)], deviation, [*map(min, seen)], [*map(max, seen)])
 
 
-def draw_sweep(data: Sweep, ax: Axes) -> None:
-    """Draw a line per method with its deviation as bars, and the levels dashed."""
-    shown = metric_of(data.metric)
-    for number, (name, (at, mean, deviation)) in enumerate(data.methods.items()):
+@dataclass(frozen=True)
+class Lines:
+    """By method: a metric, as tables print it, against a setting or the epoch."""
+
+    x: str
+    metric: Metric
+    methods: dict[str, Line]
+
+
+def prepare_sweep(methods: Mapping[str, Mapping[float, Sequence[float]]]) -> Lines:
+    """Compute the lines from ``{method: {margin: [ECE of each seed]}}``."""
+    ece = metric_of("ece")
+    return Lines("margin", ece, {name: Line.of(tried, ece.scale) for name, tried in methods.items() if tried})
+
+
+def draw_sweep(data: Lines, ax: Axes) -> None:
+    """Draw a line per method with its deviation as bars."""
+    for number, (name, line) in enumerate(data.methods.items()):
         ax.errorbar(
-            at, [shown.scale * value for value in mean], yerr=[shown.scale * value for value in deviation],
-            color=colour(number), marker=marker(number), markersize=4, linewidth=1.3, elinewidth=0.8, capsize=2,
-            label=name,
+            line.at, line.mean, yerr=line.deviation, color=colour(number), marker=marker(number), markersize=4,
+            linewidth=1.3, elinewidth=0.8, capsize=2, label=name,
         )  # fmt: skip
-    for number, (name, value) in enumerate(data.levels.items(), len(data.methods)):
-        ax.axhline(shown.scale * value, color=colour(number), linestyle=(0, (4, 2)), linewidth=1.1, label=name)
-    ax.set(xlabel=data.setting, ylabel=shown.title)
+    ax.set(xlabel=data.x, ylabel=data.metric.title)
     ax.set_ylim(bottom=0)
-    if len(data.methods) + len(data.levels) > 1:
+    if len(data.methods) > 1:
         ax.legend(fontsize=SMALL, **LEGEND)
     tidy(ax)
 
 
 @dataclass(frozen=True)
 class HeatMap:
-    """Means: one row per value of the first setting, one column per value of the second; None where none was run."""
+    """Mean ECEs: a row per value of lambda1, a column per value of lambda2; None where none was run."""
 
-    metric: str
-    settings: tuple[str, str]
     first: list[float]
     second: list[float]
     values: list[list[float | None]]
 
     def best(self) -> tuple[int, int]:
         """Row and column of the least value."""
-        filled = [
-            (value, i, j) for i, row in enumerate(self.values) for j, value in enumerate(row) if value is not None
-        ]
-        return min(filled)[1:]
+        rows = enumerate(self.values)
+        return min((value, i, j) for i, row in rows for j, value in enumerate(row) if value is not None)[1:]
 
 
-def prepare_grid(
-    runs: Mapping[tuple[float, float], Sequence[float]],
-    *,
-    metric: str = "ece",
-    settings: tuple[str, str] = ("lambda1", "lambda2"),
-) -> HeatMap:
-    """Compute the map from ``{(lambda1, lambda2): [value of each seed]}``."""
+def prepare_grid(runs: Mapping[tuple[float, float], Sequence[float]]) -> HeatMap:
+    """Compute the map from ``{(lambda1, lambda2): [ECE of each seed]}``."""
     if not runs:
         raise InputError("a heat map needs at least one run")
     first, second = sorted({a for a, _ in runs}), sorted({b for _, b in runs})
     values = [[statistics.fmean(runs[a, b]) if runs.get((a, b)) else None for b in second] for a in first]
-    return HeatMap(metric, settings, first, second, values)
+    return HeatMap(first, second, values)
 
 
 def draw_grid(data: HeatMap, ax: Axes) -> None:
     """Draw a cell per pair of settings with its value, the least one framed; dark is less."""
-    shown = metric_of(data.metric)
+    shown = metric_of("ece")
     scaled = [[float("nan") if value is None else shown.scale * value for value in row] for row in data.values]
     found = [value for row in scaled for value in row if value == value]
     low, high = min(found), max(found)
@@ -117,7 +109,7 @@ def draw_grid(data: HeatMap, ax: Axes) -> None:
     ax.plot([left, right, right, left, left], [bottom, bottom, top, top, bottom], color="white", linewidth=1.5)
     ax.set_xticks(range(len(data.second)), [f"{value:g}" for value in data.second])
     ax.set_yticks(range(len(data.first)), [f"{value:g}" for value in data.first])
-    ax.set(xlabel=data.settings[1], ylabel=data.settings[0], title=shown.title)
+    ax.set(xlabel="lambda2", ylabel="lambda1", title=shown.title)
     tidy(ax)
     ax.tick_params(length=0)
 
@@ -178,56 +170,28 @@ History = Sequence[Mapping[str, float]]
 """The rows of a run's metrics.csv."""
 
 
-@dataclass(frozen=True)
-class EpochCurve:
-    """Mean, least and largest value at each epoch, over the seeds that reached it."""
-
-    epoch: list[int]
-    mean: list[float]
-    low: list[float]
-    high: list[float]
-    seeds: int
-
-
-@dataclass(frozen=True)
-class Epochs:
-    """The lines by method."""
-
-    metric: str
-    methods: dict[str, EpochCurve]
-
-
-def prepare_epochs(methods: Mapping[str, Sequence[History]], metric: str = "ece", *, part: str = "val") -> Epochs:
-    """Take ``part/metric`` from the histories of each method's runs; epochs count from 1, as a reader does."""
-    column = f"{part}/{metric}"
+def prepare_epochs(methods: Mapping[str, Sequence[History]], metric: str = "ece") -> Lines:
+    """Take a metric of validation from the histories of each method's runs; epochs count from 1, as a reader does."""
+    column, shown = f"val/{metric}", metric_of(metric)
     lines = {}
     for name, histories in methods.items():
-        values: dict[int, list[float]] = {}
+        values: dict[float, list[float]] = {}
         for row in (row for history in histories for row in history):
             if column not in row:
                 raise InputError(f"{name} has no {column} in its history: there are {', '.join(row)}")
             values.setdefault(round(row["epoch"]) + 1, []).append(row[column])
-        found = sorted(values.items())
-        lines[name] = EpochCurve(
-            epoch=[epoch for epoch, _ in found],
-            mean=[statistics.fmean(seen) for _, seen in found],
-            low=[min(seen) for _, seen in found],
-            high=[max(seen) for _, seen in found],
-            seeds=len(histories),
-        )
-    return Epochs(metric, lines)
+        lines[name] = Line.of(values, shown.scale)
+    return Lines("epoch", shown, lines)
 
 
-def draw_epochs(data: Epochs, ax: Axes) -> None:
+def draw_epochs(data: Lines, ax: Axes) -> None:
     """Draw a line per method, and the range of its seeds where there are several."""
-    shown = metric_of(data.metric)
     for number, (name, line) in enumerate(data.methods.items()):
-        mean, low, high = ([shown.scale * value for value in part] for part in (line.mean, line.low, line.high))
-        ax.plot(line.epoch, mean, color=colour(number), linewidth=1.3, label=name)
-        if line.seeds > 1:
-            ax.fill_between(line.epoch, low, high, color=colour(number), alpha=0.18, linewidth=0)
-    ax.set(xlabel="epoch", ylabel=shown.title)
-    ax.set_ylim(bottom=0 if data.metric != "accuracy" else None)
+        ax.plot(line.at, line.mean, color=colour(number), linewidth=1.3, label=name)
+        if line.low != line.high:
+            ax.fill_between(line.at, line.low, line.high, color=colour(number), alpha=0.18, linewidth=0)
+    ax.set(xlabel=data.x, ylabel=data.metric.title)
+    ax.set_ylim(bottom=0 if data.metric.name != "accuracy" else None)
     ax.margins(x=0.01)
     ax.legend(fontsize=SMALL, **LEGEND)
     tidy(ax)

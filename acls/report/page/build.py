@@ -17,7 +17,7 @@ import html
 import json
 import math
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
@@ -27,7 +27,7 @@ import acls
 from acls.errors import InputError
 from acls.metrics.catalogue import CATALOGUE, names
 from acls.report.page.diagram_data import OFFERED, OFFERED_OF_MANY, binned, by_class, short
-from acls.report.page.overview import decisions, lines_of, overview, verdict
+from acls.report.page.overview import decisions, overview, verdict
 from acls.report.page.sources import of_path
 from acls.report.page.subjects import Subject, by_method, by_protocol, rank_subjects, records, told_apart
 from acls.report.results import (
@@ -107,7 +107,7 @@ def render(
         style=style,
         answer=html.escape(sentences[0]),
         decisions="" if max_error is None else f"<ul>{_sentences(decisions(subjects, max_error))}</ul>",
-        overview=overview(lines_of(subjects)) if len(subjects) > 1 else "",
+        overview=overview(subjects) if len(subjects) > 1 else "",
         open="" if len(subjects) > 1 else " hidden",
         verdict=_sentences(sentences[1:]),
         results="\n".join(_results(group, marks_of(ranked), name=len(groups) > 1) for group in groups)
@@ -177,20 +177,24 @@ def _present(group: Sequence[Record]) -> list[str]:
 
 
 def _data(subjects: Sequence[Subject]) -> dict[str, Any]:
-    pictures = _Pictures()
+    places = _places(subjects)
     diagrams = sum(len(subject.states) for subject in subjects)
     most, offered = max(5, CLASSES // diagrams), OFFERED if diagrams <= MANY else OFFERED_OF_MANY
     return {
         "bins": offered,
         "asIs": NONE,
         "metrics": {name: [shown.title, shown.scale, shown.decimals] for name, shown in CATALOGUE.items()},
-        "subjects": [_subject(subject, most, offered, pictures) for subject in subjects],
+        "subjects": [_subject(subject, most, offered, places) for subject in subjects],
         "methods": list(by_method(subjects)),
-        "pictures": pictures.addresses,
+        "pictures": list(places),
     }
 
 
-def _subject(subject: Subject, most: int, offered: Sequence[int], pictures: _Pictures) -> dict[str, Any]:
+def _subject(subject: Subject, most: int, offered: Sequence[int], places: Mapping[str, int]) -> dict[str, Any]:
+    mistakes = [
+        {**vars(one), "confidence": short(one.confidence), "picture": places.get(subject.pictures.get(one.unit, ""))}
+        for one in subject.mistakes
+    ]
     return {
         "method": subject.method,
         "seed": subject.seed,
@@ -198,17 +202,7 @@ def _subject(subject: Subject, most: int, offered: Sequence[int], pictures: _Pic
         "names": subject.names,
         "byImage": subject.as_is.result.unit == "image",
         "states": [_state(state, subject, most, offered) for state in subject.states],
-        "mistakes": [
-            {
-                "row": one.row,
-                "image": one.image,
-                "label": one.label,
-                "predicted": one.predicted,
-                "confidence": short(one.confidence),
-                "picture": pictures.place(subject.pictures.get(one.unit)),
-            }
-            for one in subject.mistakes
-        ],
+        "mistakes": mistakes,
         "curves": _curves(subject),
         "settings": subject.settings,
         "environment": subject.environment,
@@ -238,34 +232,23 @@ def _curves(subject: Subject) -> dict[str, list[float | None]]:
     if not subject.history:
         return {}
     names = [name for name in _CURVES if name in subject.history[0]]
-    curves = {name: [_rounded(row.get(name)) for row in subject.history] for name in names}
+    # As many digits as a curve can show.
+    curves = {name: [_finite(row.get(name), 4) for row in subject.history] for name in names}
     return {"epoch": [short(row["epoch"] + 1) for row in subject.history], **curves}
 
 
-def _rounded(value: float | None) -> float | None:
-    """As many digits as a curve can show."""
-    return None if value is None or not math.isfinite(value) else float(f"{value:.4g}")
+def _finite(value: float | None, digits: int = 7) -> float | None:
+    return None if value is None or not math.isfinite(value) else short(value, digits)
 
 
-def _finite(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else short(value)
-
-
-class _Pictures:
-    """Each picture once, however many networks got it wrong, and no more than a page can carry."""
-
-    def __init__(self) -> None:
-        self.addresses: list[str] = []
-        self._places: dict[str, int] = {}
-        self._left = PICTURES
-
-    def place(self, address: str | None) -> int | None:
-        if address is None:
-            return None
-        if address not in self._places:
-            if len(address) > self._left:
-                return None
-            self._left -= len(address)
-            self._places[address] = len(self.addresses)
-            self.addresses.append(address)
-        return self._places[address]
+def _places(subjects: Sequence[Subject]) -> dict[str, int]:
+    """Each picture's place: once, however many networks got it wrong, and no more than a page can carry."""
+    places: dict[str, int] = {}
+    left = PICTURES
+    for address in (
+        one.pictures[mistake.unit] for one in subjects for mistake in one.mistakes if mistake.unit in one.pictures
+    ):
+        if address not in places and len(address) <= left:
+            left -= len(address)
+            places[address] = len(places)
+    return places

@@ -64,9 +64,9 @@ def by_class(found: ClasswiseBins, most: int) -> list[dict[str, Any]]:
     ]
 
 
-def short(value: float) -> float:
+def short(value: float, digits: int = 7) -> float:
     """A number with seven digits: what a page shows, and no more."""
-    rounded = float(f"{value:.7g}")
+    rounded = float(f"{value:.{digits}g}")
     return int(rounded) if rounded.is_integer() else rounded
 
 

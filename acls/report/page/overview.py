@@ -5,64 +5,32 @@ from __future__ import annotations
 import html
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from acls.errors import InputError
 from acls.metrics.catalogue import metric
+from acls.metrics.estimates import Estimate
 from acls.report.page.subjects import Subject, by_method, by_protocol, records, same_samples
-from acls.report.results import about_ranking, metric_values
+from acls.report.results import about_ranking, mean_text, metric_values
 from acls.results import Record
 from acls.results import verdict as verdict_of
 from acls.results.words import direction
 from acls.study.ranking import Ranked
 from acls.study.runs import NONE
 
-Spans = Sequence[tuple[float, float | None, float | None]]
-"""Value and ends of the interval, one per seed."""
 
-
-@dataclass(frozen=True)
-class MethodSummary:
-    """What the picture shows of one method; fractions, one value per seed."""
-
-    method: str
-    before: Spans
-    after: Spans
-    floor: Sequence[float]
-    accuracy: Sequence[float]
-
-    @property
-    def ece(self) -> float:
-        return statistics.fmean(value for value, _, _ in self.before)
-
-
-def lines_of(subjects: Sequence[Subject]) -> list[MethodSummary]:
-    """A line per method, from what was measured of its seeds."""
-
-    def spans(found: Sequence[Record]) -> Spans:
-        eces = [one.result.estimates["ece"] for one in found if one.result.get("ece") is not None]
-        return [(one.value, one.low, one.high) for one in eces]
-
-    lines = []
-    for method, group in by_method(subjects).items():
-        before = [one.as_is for one in group]
-        after = [state for one in group if (state := one.after("Temperature")) is not None]
-        floors, accuracies = (metric_values(before, name) for name in ("ece_floor", "accuracy"))
-        lines.append(MethodSummary(method, spans(before), spans(after), floors, accuracies))
-    return lines
-
-
-def overview(lines: Sequence[MethodSummary]) -> str:
+def overview(subjects: Sequence[Subject]) -> str:
     """A table whose rows are the methods, the lowest ECE first, with a picture in each; empty without an ECE."""
-    lines = sorted((line for line in lines if line.before), key=lambda line: line.ece)
-    if not lines:
+    methods = {name: ([one.as_is for one in group], _scaled(group)) for name, group in by_method(subjects).items()}
+    known = [(name, before, after) for name, (before, after) in methods.items() if _eces(before)]
+    if not known:
         return ""
-    spans = [span for line in lines for span in (*line.before, *line.after)]
-    most = 1.05 * max(max(value, high or 0.0) for value, _, high in spans) or 1.0
-    scaled = any(line.after for line in lines)
+    known.sort(key=lambda line: statistics.fmean(metric_values(line[1], "ece")))
+    eces = [one for _, before, after in known for one in _eces([*before, *after])]
+    most = 1.05 * max(max(one.value, one.high or 0.0) for one in eces) or 1.0
+    scaled = any(after for _, _, after in known)
     titles = ["method", f"ECE, 0 to {100 * most:.3g} %", "ECE %", *["after T %"] * scaled, "accuracy %"]
     head = "".join(f'<th scope="col">{title}</th>' for title in titles)
-    body = "\n".join(_row(line, most, scaled=scaled) for line in lines)
+    body = "\n".join(_row(*line, most, scaled=scaled) for line in known)
     return (
         f'<table class="overview"><thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table>\n'
         '<p class="hint legend"><i class="dot before"></i> as trained'
@@ -73,40 +41,46 @@ def overview(lines: Sequence[MethodSummary]) -> str:
     )
 
 
-def _row(line: MethodSummary, most: float, *, scaled: bool) -> str:
-    marks = [f'<i class="floor" style="width:{_share(statistics.fmean(line.floor), most)}"></i>'] if line.floor else []
-    for kind, spans in (("before", line.before), ("after", line.after)):
-        marks += _marks(kind, spans, most)
-    numbers = [[value for value, _, _ in line.before], *[[value for value, _, _ in line.after]] * scaled]
-    cells = [_mean("ece", values) for values in numbers] + [_mean("accuracy", line.accuracy)]
-    name = html.escape(line.method).replace("(", "<wbr>(")
-    return (
-        f'<tr><th scope="row">{name}</th><td class="track">{"".join(marks)}</td>'
-        + "".join(f"<td>{cell}</td>" for cell in cells)
-        + "</tr>"
-    )
+def _row(method: str, before: Sequence[Record], after: Sequence[Record], most: float, *, scaled: bool) -> str:
+    floors = metric_values(before, "ece_floor")
+    marks = [f'<i class="floor" style="width:{_share(statistics.fmean(floors), most)}"></i>'] if floors else []
+    marks += _marks("before", _eces(before), most) + _marks("after", _eces(after), most)
+    numbers = [_mean("ece", before), *[_mean("ece", after)] * scaled, _mean("accuracy", before)]
+    cells = "".join(f"<td>{number}</td>" for number in numbers)
+    name = html.escape(method).replace("(", "<wbr>(")
+    return f'<tr><th scope="row">{name}</th><td class="track">{"".join(marks)}</td>{cells}</tr>'
 
 
-def _marks(kind: str, spans: Spans, most: float) -> list[str]:
-    if not spans:
+def _marks(kind: str, eces: Sequence[Estimate], most: float) -> list[str]:
+    """The mean of the seeds, each of them, and their mean interval."""
+    if not eces:
         return []
-    ends = [(low, high) for _, low, high in spans if low is not None and high is not None]
+    ends = [(one.low, one.high) for one in eces if one.low is not None and one.high is not None]
     found = []
     if ends:
         low, high = (statistics.fmean(side) for side in zip(*ends, strict=True))
         width = _share(high - low, most)
         found.append(f'<i class="range {kind}" style="left:{_share(low, most)};width:{width}"></i>')
-    if len(spans) > 1:
-        found += [f'<i class="seed {kind}" style="left:{_share(value, most)}"></i>' for value, _, _ in spans]
-    mean = statistics.fmean(value for value, _, _ in spans)
+    if len(eces) > 1:
+        found += [f'<i class="seed {kind}" style="left:{_share(one.value, most)}"></i>' for one in eces]
+    mean = statistics.fmean(one.value for one in eces)
     return [*found, f'<i class="dot {kind}" style="left:{_share(mean, most)}"></i>']
+
+
+def _eces(records: Sequence[Record]) -> list[Estimate]:
+    return [one.result.estimates["ece"] for one in records if "ece" in one.result.estimates]
+
+
+def _scaled(group: Sequence[Subject]) -> list[Record]:
+    return [state for one in group if (state := one.after("Temperature")) is not None]
 
 
 def _share(value: float, most: float) -> str:
     return f"{100 * min(max(value / most, 0.0), 1.0):.2f}%"
 
 
-def _mean(name: str, values: Sequence[float]) -> str:
+def _mean(name: str, records: Sequence[Record]) -> str:
+    values = metric_values(records, name)
     return metric(name).show(statistics.fmean(values)) if values else ""
 
 
@@ -135,14 +109,13 @@ def about(method: str, group: Sequence[Subject]) -> str:
         return f"{method}: no ECE is known."
     if len(group) == 1:
         return f"{method}: {verdict_of(group[0].as_is.result).text.removesuffix('.')}{_remedy(group)}."
-    values = metric_values([one.as_is for one in group], "ece")
-    spread = f" ± {metric('ece').show(statistics.stdev(values))}" if len(values) > 1 else ""
+    mean, *spread = mean_text([one.as_is for one in group], "ece").partition(" ± ")
     off = [one for one in group if verdict_of(one.as_is.result).miscalibrated]
     way = "no miscalibration beyond chance"
     if off:
         way = f"miscalibrated, {direction(off[0].as_is.result)}"
         way += "" if len(off) == len(group) else f" ({len(off)} of {len(group)} seeds)"
-    return f"{method}: ECE {_mean('ece', values)} %{spread} over {len(group)} seeds: {way}{_remedy(group)}."
+    return f"{method}: ECE {mean} %{''.join(spread)} over {len(group)} seeds: {way}{_remedy(group)}."
 
 
 def _overall(methods: dict[str, list[Subject]], ranked: Sequence[Ranked]) -> list[str]:
@@ -165,12 +138,11 @@ def _overall(methods: dict[str, list[Subject]], ranked: Sequence[Ranked]) -> lis
 
 
 def _remedy(group: Sequence[Subject]) -> str:
-    scaled = [one for one in group if one.after("Temperature") is not None]
-    after = metric_values([state for one in scaled if (state := one.after("Temperature"))], "ece")
-    before = metric_values([one.as_is for one in group], "ece")
+    states = _scaled(group), [one.as_is for one in group]
+    after, before = (metric_values(records, "ece") for records in states)
     if not after or not before:
         return ""
-    ts = sorted(one.temperature for one in scaled if one.temperature is not None)
+    ts = sorted(one.temperature for one in group if one.temperature is not None)
     t = "" if not ts else f" {ts[0]:.2g}" if f"{ts[0]:.2g}" == f"{ts[-1]:.2g}" else f" {ts[0]:.2g} to {ts[-1]:.2g}"
     does = "brings the ECE to" if statistics.fmean(after) < statistics.fmean(before) else "does not help, with"
-    return f"; temperature{t} {does} {_mean('ece', after)} %"
+    return f"; temperature{t} {does} {_mean('ece', states[0])} %"

@@ -32,13 +32,13 @@ def addresses(picture: Picture | None, numbers: Iterable[int]) -> dict[int, str]
     return {number: data_address(pixels) for number, pixels in found.items() if pixels is not None}
 
 
-def of_recipe(recipe: Recipe, part: str = "test") -> Picture | None:
-    """The pictures of a recipe's data; None where the data is not at hand or holds none."""
+def of_recipe(recipe: Recipe) -> Picture | None:
+    """The pictures of a recipe's test part; None where the data is not at hand."""
     try:
-        chosen: Part = getattr(load(recipe.data, seed=recipe.seed), part)
+        part = load(recipe.data, seed=recipe.seed).test
     except (InputError, ImportError, OSError):  # a report can do without the data that a run was trained on
         return None
-    return lambda number: _from_part(chosen, number)
+    return lambda number: _from_part(part, number)
 
 
 def of_files(path: str | Path) -> Picture:
@@ -100,8 +100,6 @@ def _bytes(picture: NDArray[Any]) -> NDArray[np.uint8] | None:
 
 def data_address(picture: NDArray[np.uint8]) -> str:
     """A picture ``(H, W)`` or ``(H, W, 3)`` of bytes as a ``data:`` address, thinned out where it is large."""
-    if picture.dtype != np.uint8 or picture.ndim not in (2, 3) or (picture.ndim == 3 and picture.shape[2] != 3):
-        raise InputError(f"expected a picture (H, W) or (H, W, 3) of bytes, got {picture.shape} of {picture.dtype}")
     step = max(1, -(-max(picture.shape[:2]) // LARGEST))
     return "data:image/png;base64," + base64.b64encode(encode(picture[::step, ::step])).decode()
 

@@ -44,24 +44,16 @@ class Unfinished(InputError):
     """A run or a study that has nothing to report yet."""
 
 
-def is_run(path: Path) -> bool:
-    """Whether a path is the folder of a run."""
-    return (path / "recipe.yaml").is_file()
-
-
-def is_study(path: Path) -> bool:
-    """Whether a path is the folder of a study."""
-    return (path / STUDY).is_file()
+def _folders(path: Path) -> list[Path]:
+    """The folders of a run or a study at a path: itself, or those of runs in it."""
+    if (path / STUDY).is_file() or (path / RECIPE).is_file():
+        return [path]
+    return sorted(child for child in path.iterdir() if (child / RECIPE).is_file()) if path.is_dir() else []
 
 
 def holds_runs(path: str | Path) -> bool:
     """Whether a path is the folder of a run, of a study, or of folders of runs."""
-    folder = Path(path)
-    return is_study(folder) or is_run(folder) or bool(_runs_in(folder))
-
-
-def _runs_in(folder: Path) -> list[Path]:
-    return sorted(child for child in folder.iterdir() if is_run(child)) if folder.is_dir() else []
+    return bool(_folders(Path(path)))
 
 
 def of_path(
@@ -75,21 +67,20 @@ def of_path(
 
     What is not finished is raised or, where ``skipped`` is a list, put into it and left out.
     """
-    folder, album = Path(path), Album()
-    if not holds_runs(folder):
+    folders, album = _folders(Path(path)), Album()
+    if not folders:
         return [of_file(path, replicates=replicates, images=images)]
 
-    def opened(part: Path) -> list[Subject]:
+    found: list[Subject] = []
+    for part in folders:
         try:
-            return of_study(part) if is_study(part) else [of_run(part, replicates=replicates, album=album)]
+            study = (part / STUDY).is_file()
+            found += of_study(part) if study else [of_run(part, replicates=replicates, album=album)]
         except Unfinished as error:
             if skipped is None:
                 raise
             skipped.append(error)
-            return []
-
-    parts = [folder] if is_study(folder) or is_run(folder) else _runs_in(folder)
-    return [subject for part in parts for subject in opened(part)]
+    return found
 
 
 def of_file(
@@ -118,8 +109,6 @@ def of_file(
     details = states[0].result.details
     assert details is not None  # they were asked for
     return Subject(
-        method=method,
-        seed=None,
         source=str(path),
         states=tuple(states),
         temperature=t,
@@ -144,7 +133,7 @@ def of_run(path: str | Path, *, replicates: int = REPLICATES, album: Album | Non
         return Record(loss, recipe.seed, posthoc, result, protocol(recipe))
 
     states = measured(NONE, test), measured("Temperature", test.calibrated(calibrator))
-    subject = Subject(loss, recipe.seed, str(path), states, float(calibrator.temperature), HELD_OUT)
+    subject = Subject(str(path), states, float(calibrator.temperature), HELD_OUT)
     return _of_folder(RunFiles(folder.path, "."), recipe, subject, album if album is not None else {})
 
 
@@ -159,62 +148,49 @@ def of_study(path: str | Path, rows: Sequence[Row] | None = None) -> list[Subjec
         cells.setdefault((row.recipe, row.method, row.seed), []).append(row)
     if not cells:
         raise Unfinished(f"{path} is the folder of a study that has no finished run yet")
-    several, album = len({recipe for recipe, _, _ in cells}) > 1, Album()
-    return [
-        _of_cell(store.folder, f"{method} · {recipe}" if several else method, rows, album)
-        for (recipe, method, _), rows in cells.items()
-    ]
-
-
-def _of_cell(folder: Path, method: str, rows: Sequence[Row], album: Album) -> Subject:
-    states = tuple(replace(row, method=method) for row in sorted(rows, key=lambda row: row.posthoc != NONE))
-    first, plain = states[0], rows[0].settings.get("recipe")
-    run = RunFiles(folder, first.run)
-    recipe = run.recipe() or (None if plain is None else from_plain(Recipe, plain))
-    fitted = run.calibrator("Temperature") if len(states) > 1 else None
-    t = float(fitted.temperature) if isinstance(fitted, Temperature) else None
-    where, settings = first.run or str(folder), json.dumps(rows[0].settings, indent=2)
-    subject = Subject(method, first.seed, where, states, t, HELD_OUT, settings=settings, study=str(folder))
-    return _of_folder(run, recipe, subject, album)
+    several, album, subjects = len({recipe for recipe, _, _ in cells}) > 1, Album(), []
+    for (recipe_name, name, _), cell in cells.items():
+        method = f"{name} · {recipe_name}" if several else name
+        states = tuple(replace(row, method=method) for row in sorted(cell, key=lambda row: row.posthoc != NONE))
+        run, plain = RunFiles(store.folder, states[0].run), cell[0].settings.get("recipe")
+        recipe = run.recipe() or (None if plain is None else from_plain(Recipe, plain))
+        fitted = run.calibrator("Temperature") if len(states) > 1 else None
+        t = float(fitted.temperature) if isinstance(fitted, Temperature) else None
+        where, settings = states[0].run or str(store.folder), json.dumps(cell[0].settings, indent=2)
+        subject = Subject(where, states, t, HELD_OUT, settings=settings, study=str(store.folder))
+        subjects.append(_of_folder(run, recipe, subject, album))
+    return subjects
 
 
 def _of_folder(run: RunFiles, recipe: Recipe | None, subject: Subject, album: Album) -> Subject:
     """The subject with what a run's folder tells beside its outputs."""
     details, units = subject.as_is.result.details, [one.unit for one in subject.mistakes]
+    data = "" if recipe is None else repr(recipe.data)
+    if units and data not in album:  # once for all the runs on the same data
+        album[data] = None if recipe is None else pictures.of_recipe(recipe)
+    environment = _parsed(run.text(ENVIRONMENT))
     return replace(
         subject,
         names=_names({} if details is None else details.meta),
-        pictures=pictures.addresses(_picture(recipe, album), units) if units else {},
+        pictures=pictures.addresses(album[data], units) if units else {},
         history=tuple(run.history()),
         settings=run.text(RECIPE) or subject.settings,
-        environment=_environment(run),
+        environment=environment if isinstance(environment, dict) else {},
         recipe=recipe,
     )
 
 
 def _names(meta: Mapping[str, str]) -> tuple[str, ...]:
+    names = _parsed(meta.get("classes", ""))
+    return tuple(map(str, names)) if isinstance(names, list) else ()
+
+
+def _parsed(text: str) -> Any:
+    """What a text says in JSON; None where it is none."""
     try:
-        return tuple(str(name) for name in json.loads(meta.get("classes", "[]")))
-    except (ValueError, TypeError):
-        return ()
-
-
-def _picture(recipe: Recipe | None, album: Album) -> pictures.Picture | None:
-    """The pictures of a recipe's test part, loaded once for all the runs on the same data."""
-    if recipe is None:
-        return None
-    key = repr(recipe.data)
-    if key not in album:
-        album[key] = pictures.of_recipe(recipe)
-    return album[key]
-
-
-def _environment(run: RunFiles) -> Mapping[str, Any]:
-    try:
-        found = json.loads(run.text(ENVIRONMENT) or "{}")
+        return json.loads(text)
     except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+        return None
 
 
 # -- temperature scaling of a file where no other data is at hand, in bounded memory -----------------------------------

@@ -25,11 +25,9 @@ from acls.study.runs import FREE
 class Subject:
     """One network: a run, a cell of a study, or a file of predictions."""
 
-    method: str
-    seed: int | None
     source: str
     states: tuple[Record, ...]
-    """The first is the network as it is."""
+    """The first is the network as it is; all have the same method and seed."""
     temperature: float | None = None
     """The T of temperature scaling, where it was fitted."""
     note: str = ""
@@ -49,9 +47,22 @@ class Subject:
     """The folder of the study that it is of."""
 
     @property
+    def method(self) -> str:
+        return self.as_is.method
+
+    @property
+    def seed(self) -> int | None:
+        return self.as_is.seed
+
+    @property
     def title(self) -> str:
         """The method with its seed."""
         return self.method if self.seed is None else f"{self.method}, seed {self.seed}"
+
+    @property
+    def place(self) -> str:
+        """Where it is: the folder of its study, or its own."""
+        return self.study or self.source
 
     @property
     def as_is(self) -> Record:
@@ -100,11 +111,9 @@ def by_protocol(all_records: Sequence[Record]) -> list[list[Record]]:
     """The records that can stand in one table, group by group: those whose numbers were computed in the same way."""
     groups: list[list[Record]] = []
     for record in all_records:
-        same = next((group for group in groups if group[0].protocol == record.protocol), None)
-        if same is None:
-            groups.append([record])
-        else:
-            same.append(record)
+        same = next((group for group in groups if group[0].protocol == record.protocol), [])
+        groups += [] if same else [same]
+        same.append(record)
     return groups
 
 
@@ -125,7 +134,7 @@ def told_apart(subjects: Sequence[Subject]) -> list[Subject]:
     the seed by where they are, as ``CE · runs/first``. A mean over them would be of nothing, and its spread no seeds'.
     """
     named = _renamed(_renamed(subjects, _settings), _places)
-    for (place, *_), times in Counter((_place(one), one.method, one.seed) for one in named).items():
+    for (place, *_), times in Counter((one.place, one.method, one.seed) for one in named).items():
         if times > 1:
             raise InputError(f"expected each run, study and file once, got {place} {times} times")
     return named
@@ -136,44 +145,35 @@ def _renamed(subjects: Sequence[Subject], tell: Callable[[Sequence[Subject]], li
     told = {
         id(one): text for group in by_method(subjects).values() for one, text in zip(group, tell(group), strict=True)
     }
-    return [named(one, f"{one.method} · {told[id(one)]}") if told[id(one)] else one for one in subjects]
+    return [named(one, method=f"{one.method} · {told[id(one)]}") if told[id(one)] else one for one in subjects]
 
 
-def named(subject: Subject, method: str) -> Subject:
-    """The subject under another name."""
-    return replace(subject, method=method, states=tuple(replace(state, method=method) for state in subject.states))
+def named(subject: Subject, **about: Any) -> Subject:
+    """The subject with another ``method`` or ``seed``."""
+    return replace(subject, states=tuple(replace(state, **about) for state in subject.states))
 
 
 def _settings(group: Sequence[Subject]) -> list[str]:
     """The first settings that tell all apart that have not the same; nothing where all have."""
-    known = [_flat(one.recipe) for one in group]
+    names = [name for name in leaves(Recipe) if not {name, name.split(".")[0]} & FREE]
+    known = [{name: attrgetter(name)(one.recipe) for name in names if one.recipe is not None} for one in group]
+
+    def kinds(chosen: Sequence[str]) -> int:
+        return len({tuple(repr(settings.get(name)) for name in chosen) for settings in known})
+
     chosen: list[str] = []
-    for name in leaves(Recipe):
-        if _kinds(known, [*chosen, name]) > _kinds(known, chosen):
+    for name in names:
+        if kinds([*chosen, name]) > kinds(chosen):
             chosen.append(name)
     return [", ".join(_written(name, settings[name]) for name in chosen) if settings else "" for settings in known]
-
-
-def _places(group: Sequence[Subject]) -> list[str]:
-    """Where each is, if a seed is there twice: the same settings and seed are no two seeds."""
-    repeated = len({one.seed for one in group}) < len(group)
-    return [_place(one) if repeated else "" for one in group]
-
-
-def _place(subject: Subject) -> str:
-    return subject.study or subject.source
-
-
-def _flat(recipe: Recipe | None) -> dict[str, Any]:
-    if recipe is None:
-        return {}
-    return {name: attrgetter(name)(recipe) for name in leaves(Recipe) if not {name, name.split(".")[0]} & FREE}
-
-
-def _kinds(known: Sequence[Mapping[str, Any]], names: Sequence[str]) -> int:
-    return len({tuple(repr(settings.get(name)) for name in names) for settings in known})
 
 
 def _written(name: str, value: Any) -> str:
     """A setting as a name holds it; the recipe's own name needs no title."""
     return str(value) if name == "name" else f"{name} {'none' if value is None else value}"
+
+
+def _places(group: Sequence[Subject]) -> list[str]:
+    """Where each is, if a seed is there twice: the same settings and seed are no two seeds."""
+    repeated = len({one.seed for one in group}) < len(group)
+    return [one.place if repeated else "" for one in group]
