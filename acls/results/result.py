@@ -165,11 +165,10 @@ class Result:
         return cls(
             n=plain["n"],
             estimates={
-                name: Estimate(
-                    float(value), debiased.get(name), *intervals.get(name, (None, None)), note=notes.get(name, "")
-                )
+                name: Estimate(float(value), debiased.get(name), low, high, notes.get(name, ""))
                 for name, value in plain.items()
                 if name not in _PARTS and value is not None
+                for low, high in [intervals.get(name, (None, None))]
             },
             floors={name: Floor(**floor) for name, floor in plain.get("floors", nothing).items()},
             tests={name: Test(**test) for name, test in plain.get("tests", nothing).items()},
