@@ -22,6 +22,10 @@ class MissingExtra(ImportError):
     """An optional dependency is not installed; the message holds the command that installs it."""
 
 
+class WorkerLost(RuntimeError):
+    """Workers died in a task of a study as often as it is tried; the command line exits with 1."""
+
+
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return ``": did you mean 'x'?"`` for the closest known name, else the list of all of them.
 

@@ -55,7 +55,7 @@ class Positions:
     def sample_numbers(self) -> Tensor:
         """The samples' numbers in the training set, which the caller has to have passed."""
         if self.index is None or self.index.shape != self.shape[:1]:
-            given = "nothing" if self.index is None else f"shape {_show(self.index.shape)}"
+            given = "nothing" if self.index is None else f"shape {tuple(self.index.shape)}"
             raise InputError(f"expected index= of shape ({self.shape[0]},), a number per sample, got {given}")
         return self.index
 
@@ -88,13 +88,13 @@ def flatten(
         return Positions(rows, flatten_logits(target).to(rows.dtype), None, expected, index)
     if target.shape != expected:
         raise InputError(
-            f"expected target of shape {_show(expected)} for logits of shape {_show(logits.shape)}, "
-            f"got {_show(target.shape)}: {_shape_hint(logits, target)}"
+            f"expected target of shape {tuple(expected)} for logits of shape {tuple(logits.shape)}, "
+            f"got {tuple(target.shape)}: {_shape_hint(logits, target)}"
         )
     if target.is_floating_point() or target.dtype == torch.bool:
         raise InputError(
             f"expected class ids as integers, got {target.dtype}: pass target.long(), "
-            f"or soft labels of the logits' shape {_show(logits.shape)}"
+            f"or soft labels of the logits' shape {tuple(logits.shape)}"
         )
     labels = target if target.ndim == 1 else target.reshape(-1)  # a new view costs a compiled loss its shortcuts
     if labels.dtype != torch.int64:
@@ -109,7 +109,7 @@ def check_logits(logits: Tensor) -> None:
     """Raise unless logits are floating point with a class axis: ``(N, K, *D)``."""
     if logits.ndim < 2:
         raise InputError(
-            f"expected logits of shape (N, K) or (N, K, *D), got {_show(logits.shape)}: "
+            f"expected logits of shape (N, K) or (N, K, *D), got {tuple(logits.shape)}: "
             "axis 0 holds the samples, axis 1 the classes"
         )
     if not logits.is_floating_point():
@@ -213,9 +213,5 @@ def _shape_hint(logits: Tensor, target: Tensor) -> str:
     if target.ndim == logits.ndim and target.shape[1] == 1:
         return "drop axis 1"
     if target.ndim == logits.ndim and target.is_floating_point():
-        return f"soft labels have the logits' shape {_show(logits.shape)}"
+        return f"soft labels have the logits' shape {tuple(logits.shape)}"
     return "the same without axis 1, which holds the classes"
-
-
-def _show(shape: torch.Size) -> str:
-    return str(tuple(shape))

@@ -66,7 +66,7 @@ def check_output(
             raise InputError(f"cannot write {path}: it is a folder; name a file in it")
         if not (target.is_dir() if folder else target.is_file()):
             raise InputError(f"cannot write {path}: it is not a {'folder' if folder else 'regular file'}")
-        if not force and not (_known(target, kind) if folder else _marked(target, MARKS[kind])):
+        if not force and not _is_ours(target, kind):
             what = f"holds files and is no {kind}" if folder else f"exists and is no {kind} file"
             way = "write into it" if folder else "replace it"
             raise InputError(
@@ -77,16 +77,14 @@ def check_output(
         raise InputError(f"cannot write {path}: {above} is not a folder that you may write in")
 
 
-def _known(folder: Path, kind: str) -> bool:
-    return any((folder / name).exists() for name in FOLDERS[kind]) or not any(folder.iterdir())
-
-
-def _marked(path: Path, marks: Iterable[bytes]) -> bool:
+def _is_ours(path: Path, kind: str) -> bool:
+    if kind in FOLDERS:
+        return any((path / name).exists() for name in FOLDERS[kind]) or not any(path.iterdir())
     with open(path, "rb") as file:
         near = file.read(_NEAR)
         file.seek(max(file.tell(), path.stat().st_size - _NEAR))
         near += file.read()
-    return any(mark in near for mark in marks)
+    return any(mark in near for mark in MARKS[kind])
 
 
 @contextmanager
@@ -114,10 +112,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
         os.replace(temporary, final)
         _flush_to_disk(final.parent)
     except OSError as error:
-        if error.filename in (
-            None,
-            str(temporary),
-        ):  # writers often do not say which file; the user knows the final one
+        if error.filename in (None, str(temporary)):  # writers often name none; the user knows the final one
             error.filename = str(path)
         raise
     finally:

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import acls
 from acls.cli.common import COLUMNS
-from acls.errors import InputError, MissingExtra, suggest
+from acls.errors import InputError, MissingExtra, WorkerLost, suggest
 from acls.options import SettingError
 
 COMMANDS = {
@@ -85,14 +85,14 @@ class _Parser(argparse.ArgumentParser):
     """
 
     def print_help(self, file: Any = None) -> None:
-        first = set(_FIRST) - ({"set:loss.name"} if any(one.dest == "methods" for one in self._actions) else set())
-        folded = {one: one.help for one in self._actions if one.dest.startswith("set:") and one.dest not in first}
-        folded |= {one: one.help for one in self._actions if folded and one.dest in (*_FOLDED, *COLUMNS)}
-        for action in folded:
-            action.help = argparse.SUPPRESS
+        names = {action.dest for action in self._actions}
+        settings = {name for name in names if name.startswith("set:")}
+        first = set(_FIRST) - ({"set:loss.name"} if "methods" in names else set())
+        folded = (settings - first).union(_FOLDED, COLUMNS) if settings else ()
+        for action in self._actions:
+            if action.dest in folded:
+                action.help = argparse.SUPPRESS
         super().print_help(file)
-        for action, text in folded.items():
-            action.help = text
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message.removeprefix('argument ')}; see `{self.prog} --help`")
@@ -145,28 +145,22 @@ def _run(arguments: list[str], chosen: str | None) -> int:
 
 def _told(error: Exception) -> tuple[int, str]:
     """The exit code and the line that stand for an error: what, where, and the way out."""
-    if isinstance(error, SettingError):
-        return 2, f"--{error}"
+    said = " ".join(str(error).split())
     if isinstance(error, InputError | MissingExtra):
-        return 2, _one_line(error)
+        return 2, f"--{error}" if isinstance(error, SettingError) else said
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename is not None else ""
-        what = error.strerror or _one_line(error) or type(error).__name__
-        remedy = _REMEDIES.get(error.errno or 0)
-        return 2, "; ".join([f"{where}{what}", *([remedy] if remedy else []), *getattr(error, "__notes__", [])])
+        what = where + (error.strerror or said or type(error).__name__)
+        remedies = [_REMEDIES[error.errno]] if error.errno in _REMEDIES else []
+        return 2, "; ".join([what, *remedies, *getattr(error, "__notes__", [])])
     if isinstance(error, MemoryError):
-        return 2, f"not enough memory: {_one_line(error) or 'allocation failed'}; work on less data at a time"
-    if isinstance(error, RuntimeError):
-        from acls.study.engine import WorkerLost  # here, so that help comes at once
-
-        if isinstance(error, WorkerLost):
-            return 1, f"{error}. The same command continues a study or a search"
-    what = _one_line(error) or "no message"
-    return 2, f"{type(error).__name__}: {what}; if the input is right this is a bug: --debug shows where"
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
+        return 2, f"not enough memory: {said or 'allocation failed'}; work on less data at a time"
+    if isinstance(error, WorkerLost):
+        return 1, f"{error}. The same command continues a study or a search"
+    return (
+        2,
+        f"{type(error).__name__}: {said or 'no message'}; if the input is right this is a bug: --debug shows where",
+    )
 
 
 def full_parser(chosen: Container[str | None] = COMMANDS) -> argparse.ArgumentParser:
@@ -181,13 +175,8 @@ def full_parser(chosen: Container[str | None] = COMMANDS) -> argparse.ArgumentPa
             continue
         module = importlib.import_module(f"acls.cli.{name}")
         about, _, examples = (module.__doc__ or "").partition("Examples:\n")
-        command = commands.add_parser(
-            name,
-            help=summary,
-            description=about,
-            epilog=f"examples:\n{examples.rstrip()}\n",
-            formatter_class=_Formatter,
-        )
+        epilog = f"examples:\n{examples.rstrip()}\n"
+        command = commands.add_parser(name, help=summary, description=about, epilog=epilog, formatter_class=_Formatter)
         command.add_argument("-v", "--verbose", action="count", default=0, help="log what is done; -vv logs more")
         module.configure(command)
         command.set_defaults(run=module.run)

@@ -13,8 +13,9 @@ from __future__ import annotations
 import argparse
 
 from acls.cli.common import Line, add_shared, check_out, say
-from acls.cli.settings import add_data, data_of
-from acls.options import number
+from acls.cli.settings import add_settings, data_of
+from acls.data import DataOptions
+from acls.options import leaves, number
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     passes = "average T passes with dropout (default: as the run's recipe says)"
     parser.add_argument("--mc-samples", type=number(int, "[0, 1e6]"), metavar="T", help=passes)
     add_shared(parser, "force", "json", quiet="print nothing but errors")
-    add_data(parser)
+    add_settings(parser, leaves(DataOptions, "data."))
 
 
 def run(args: argparse.Namespace) -> None:

@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "json", "engine", "address", "workers", "wait", "force", quiet="no progress bar, no tables")
     fixed = ("seed", "data.name", "data.root", "model.name")
     known = {name: leaf for name, leaf in leaves(Recipe).items() if name not in fixed and not name.startswith("loss.")}
-    add_settings(parser, known, short={})
+    add_settings(parser, known)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import types
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -36,15 +35,13 @@ class _HelpAll(argparse.Action):
         parser.exit()
 
 
-def add_settings(
-    parser: argparse.ArgumentParser, known: Mapping[str, Leaf] | None = None, short: Mapping[str, str] = SHORT
-) -> None:
+def add_settings(parser: argparse.ArgumentParser, known: Mapping[str, Leaf] | None = None) -> None:
     """Add an option for every setting, by default those of a recipe, and the short names; nothing is set by default."""
     if known is None:
         known = leaves(Recipe)
         parser.set_defaults(takes_rest=True)
     parser.add_argument("--help-all", action=_HelpAll, nargs=0, help="show every setting and option as well")
-    by_long = {long: name for name, long in short.items()}
+    by_long = {long: name for name, long in SHORT.items()}
     groups: dict[str, Any] = {}
     for name, leaf in known.items():
         if name in _HIDDEN:
@@ -60,20 +57,15 @@ def add_settings(
         group.add_argument(*flags, dest=f"set:{name}", help=text, metavar=metavar, default=argparse.SUPPRESS, **value)
 
 
-def settings_of(args: argparse.Namespace) -> dict[str, str]:
-    """What the user set, by dotted name."""
-    return {name.removeprefix("set:"): value for name, value in vars(args).items() if name.startswith("set:")}
-
-
-def add_data(parser: argparse.ArgumentParser, more: Mapping[str, Leaf] = types.MappingProxyType({})) -> None:
-    """Add the settings of the data, and some more."""
-    short = {name: SHORT[name] for name in ("data", "root", "download")}
-    add_settings(parser, {**leaves(DataOptions, "data."), **more}, short)
+def settings_of(args: argparse.Namespace, section: str = "") -> dict[str, str]:
+    """What the user set, by dotted name; of one section, such as ``data.``, by the name in it."""
+    prefix = f"set:{section}"
+    return {name.removeprefix(prefix): value for name, value in vars(args).items() if name.startswith(prefix)}
 
 
 def data_of(args: argparse.Namespace, base: DataOptions | None = None) -> DataOptions | None:
     """The data that the options describe, starting from ``base`` or the data of the run; None: the run's own."""
-    given = {name.removeprefix("data."): value for name, value in settings_of(args).items() if name.startswith("data.")}
+    given = settings_of(args, "data.")
     place = Path(args.source)
     if base is None and given and place.exists():
         from acls.train import open_run
@@ -95,8 +87,7 @@ def apply(recipe: Recipe, given: Mapping[str, str], rest: Sequence[str] = ()) ->
     ``rest`` may hold ``--loss.FIELD VALUE`` and, for the user's own model, ``--model.NAME VALUE``.
     """
     values: dict[str, Any] = dict(given)
-    fields = read_fields(rest)
-    loss_fields, arguments = fields["loss"], fields["model"]
+    loss_fields, arguments = read_fields(rest).values()
     named = Spec.of(values.pop("loss.name", recipe.loss.name), "loss")
     if twice := sorted(named.fields.keys() & loss_fields.keys()):
         raise InputError(f"--loss {named} and --loss.{twice[0]}: {twice[0]} is given twice")

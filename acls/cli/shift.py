@@ -18,7 +18,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from acls.cli.common import Parts, add_shared, check_out, say
-from acls.cli.settings import add_data, data_of, settings_of
+from acls.cli.settings import add_settings, data_of, settings_of
 from acls.data import DataOptions
 from acls.errors import InputError
 from acls.models import ModelOptions
@@ -40,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "force", "json", "markdown", "quiet", figure="draw ECE over severity: .png, .svg or .pdf")
     known = leaves(ModelOptions, "model.")
     known.pop("model.name")
-    add_data(parser, known)
+    add_settings(parser, leaves(DataOptions, "data.") | known)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -50,16 +50,11 @@ def run(args: argparse.Namespace) -> None:
     from acls.data.corruptions import CORRUPTIONS
     from acls.watch.shift import is_network, of_model
 
-    given = settings_of(args)
-    of_net = {name.removeprefix("model."): value for name, value in given.items() if name.startswith("model.")}
-    if is_network(args.source):
-        if "data.name" not in given:
-            raise InputError(f"{args.source} is a network: say on which data, as in --data folder --root IMAGES")
-        data, model = data_of(args, DataOptions()), override(ModelOptions(), of_net)
-    elif of_net:
+    of_net, network = settings_of(args, "model."), is_network(args.source)
+    if of_net and not network:
         raise InputError("a run has its own network: pass --model settings with a network's name instead of a run")
-    else:
-        data, model = data_of(args), None
+    data = data_of(args, DataOptions() if network and "data.name" in settings_of(args) else None)
+    model = override(ModelOptions(), of_net) if network else None
     names = list(CORRUPTIONS) if args.corruptions == "all" else [name.strip() for name in args.corruptions.split(",")]
     chosen = {"corruptions": names, "severities": severities, "limit": args.limit, "seed": args.seed}
     if sys.stderr.isatty() and not args.quiet:
@@ -74,13 +69,12 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _parts(found: Shift) -> Parts:
-    titles = {"accuracy": "accuracy %", "ece": "ECE %", "ece_floor": "floor %", "scaled_ece": "ECE at T %",
-              "scaled_floor": "floor at T %"}  # fmt: skip
-    header = ["corruption", "severity", *titles.values(), "best T", "T"]
-    table = Table(header, optional=("floor %", "floor at T %", "best T"))
+    titles = ["accuracy %", "ECE %", "floor %", "ECE at T %", "floor at T %", "best T"]
+    table = Table(["corruption", "severity", *titles, "T"], optional=("floor %", "floor at T %", "best T"))
     for one in found.conditions:
-        shown = [percent(getattr(one, name)) for name in titles]
-        table.add(one.corruption, str(one.severity), *shown, f"{one.fitting_temperature:.3f}", one.verdict)
+        numbers = (one.accuracy, one.ece, one.ece_floor, one.scaled_ece, one.scaled_floor)
+        best = f"{one.fitting_temperature:.3f}"
+        table.add(one.corruption, str(one.severity), *map(percent, numbers), best, one.verdict)
     yield from (found.verdict(), "", table, "")
     yield (
         f"T: whether the temperature {found.temperature:.3f} of the clean validation part holds here (ECE within "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -117,15 +117,15 @@ class Layout:
 
 def resolve(columns: Columns, available: Mapping[str, Field], where: str) -> Layout:
     """Find what ``columns`` names, and by our own names what it does not, among what the file has."""
-    kind = _kind(columns, available, where)
+    kind = columns.kind or _kind(available, where, unlabelled=columns.unlabelled)
     roles: dict[str, tuple[Ref, ...]] = {}
     correct = kind == "triples" and _by_correct(columns, available)
     if kind == "triples":
-        roles["confidence"] = _one(columns.confidence or "confidence", "confidence", available, where)
+        roles["confidence"] = _find(columns.confidence or "confidence", "confidence", available, where)
         last = "correct" if correct else "predicted"
         said = getattr(columns, last) or last
         if said in available or not columns.unlabelled:
-            roles[last] = _one(said, last, available, where)
+            roles[last] = _find(said, last, available, where)
     else:
         said = getattr(columns, kind) or next(name for name in _SCORES[kind] if _present(name, available))
         roles["scores"] = _find(said, kind, available, where)
@@ -135,7 +135,7 @@ def resolve(columns: Columns, available: Mapping[str, Field], where: str) -> Lay
     for name in ("group", "image", "weight"):
         said = getattr(columns, name)
         if said or (name in available and name != "weight"):
-            roles[name] = _one(said or name, name, available, where)
+            roles[name] = _find(said or name, name, available, where)
     layout = Layout(kind, roles)
     for name in layout.names:
         if available[name].twice:
@@ -159,19 +159,13 @@ def _labels(said: str, scores: tuple[Ref, ...], available: Mapping[str, Field], 
         )
     families = {match[1] for name in available if name not in taken and (match := re.fullmatch(r"(.*?)_?\d+", name))}
     several = next((refs for prefix in sorted(families) if (refs := _numbered(prefix, available))), ())
-    if several and (said not in available) and (said == "labels" or len(_find(said, "labels", available, where)) > 1):
+    if several and said not in available and (said == "labels" or "," in said or _numbered(said, available)):
         raise InputError(f"{where} holds labels {several[0]} to {several[-1]}: {MULTILABEL}")
-    if said not in available and said == "labels":
-        likely = [name for name in available if name.lower() in _LABELS]
-        flat = [name for name, one in available.items() if name not in taken and len(one.shape or (0,)) == 1]
-        raise _missing(said, "labels", available, where, (likely + flat + ["NAME"])[0])
-    return _one(said, "labels", available, where)
+    return _find(said, "labels", available, where, taken)
 
 
-def _kind(columns: Columns, available: Mapping[str, Field], where: str) -> Kind:
-    if columns.kind is not None:
-        return columns.kind
-    present = [kind for kind in _SCORES if any(_present(name, available) for name in _SCORES[kind])]
+def _kind(available: Mapping[str, Field], where: str, *, unlabelled: bool) -> Kind:
+    present = [kind for kind, names in _SCORES.items() if any(_present(name, available) for name in names)]
     if len(present) > 1:
         raise InputError(
             f"{where} holds {' and '.join(present)}: say which, as in --{_option(present[0])} {present[0]} "
@@ -179,7 +173,7 @@ def _kind(columns: Columns, available: Mapping[str, Field], where: str) -> Kind:
         )
     if present:
         return present[0]
-    if "confidence" in available and (columns.unlabelled or "predicted" in available or "correct" in available):
+    if "confidence" in available and (unlabelled or "predicted" in available or "correct" in available):
         return "triples"
     raise InputError(
         f"{where} has nothing named logits, probs or log_probs, nor confidence with predicted or correct; "
@@ -196,29 +190,34 @@ def _example(available: Mapping[str, Field]) -> str:
     if stated is not None:
         right = next((name for name in available if name.lower() in _CORRECT), "NAME")
         return f"for stated confidences pass --confidence {stated} --correct {right}"
-    likely = [name for name, field in available.items() if field.shape is not None and len(field.shape) >= 2]
+    likely = [name for name, field in available.items() if len(field.shape or ()) >= 2]
     prefixes = [match[1] for name in available if (match := re.fullmatch(r"(.*?)_?0", name))]
     name = (likely + prefixes + [name for name, field in available.items() if field.shape] + ["NAME"])[0]
     kind: Kind = "probs" if name.lower().startswith("p") or "prob" in name.lower() else "logits"
     return f"say which holds the scores and of what kind, as in --{_option(kind)} {name} or {kind}={name!r}"
 
 
-def _one(said: str, role: str, available: Mapping[str, Field], where: str) -> tuple[Ref, ...]:
-    refs = _find(said, role, available, where)
-    if len(refs) > 1:
-        raise InputError(f"{where}: expected one column for the {role}, but {said!r} names {len(refs)}")
-    return refs
-
-
-def _find(said: str, role: str, available: Mapping[str, Field], where: str) -> tuple[Ref, ...]:
+def _find(
+    said: str, role: str, available: Mapping[str, Field], where: str, taken: Container[str] = ()
+) -> tuple[Ref, ...]:
+    """What is named, one array or column, several for scores; ``taken`` are names that an error does not propose."""
     names = [said] if said in available or "[" in said else [name.strip() for name in said.split(",")]
     refs = [_exact(name, available, where) for name in names]
     found = tuple(ref for ref in refs if ref is not None)
     if len(found) < len(names):
         found = _numbered(said, available)
-    if not found:
-        raise _missing(names[refs.index(None)], role, available, where)
-    return found
+    if len(found) > 1 and role not in _SCORES:
+        raise InputError(f"{where}: expected one column for the {role}, but {said!r} names {len(found)}")
+    if found:
+        return found
+    name, listed = names[refs.index(None)], _listing(available)
+    hint = suggest(name, available)
+    if hint.startswith(": did"):
+        raise InputError(f"{where} has no {name!r} for the {role}{hint} It has {listed}")
+    likely = [name for name in available if role == "labels" and name.lower() in _LABELS]
+    flat = [name for name, one in available.items() if len(one.shape or (0,)) == 1 and name not in taken]
+    way = f"name the {role}, as in --{_option(role)} {(*likely, *flat, 'NAME')[0]}"
+    raise InputError(f"{where} has no {name!r} for the {role}; it has {listed}: {way}")
 
 
 def _exact(said: str, available: Mapping[str, Field], where: str) -> Ref | None:
@@ -245,21 +244,8 @@ def _numbered(prefix: str, available: Mapping[str, Field]) -> tuple[Ref, ...]:
     return tuple(Ref(found[number]) for number in numbers)
 
 
-def _missing(
-    name: str, role: str, available: Mapping[str, Field], where: str, example: str | None = None
-) -> InputError:
-    hint = suggest(name, available)
-    if hint.startswith(": did"):
-        return InputError(f"{where} has no {name!r} for the {role}{hint} It has {_listing(available)}")
-    example = example or next((other for other, one in available.items() if len(one.shape or (0,)) == 1), "NAME")
-    return InputError(
-        f"{where} has no {name!r} for the {role}; it has {_listing(available)}: "
-        f"name the {role}, as in --{_option(role)} {example}"
-    )
-
-
 def _option(role: str) -> str:
-    return {"labels": "label"}.get(role, role).replace("_", "-")
+    return "label" if role == "labels" else role.replace("_", "-")
 
 
 def _listing(available: Mapping[str, Field], most: int = 20) -> str:

@@ -61,19 +61,16 @@ class Predictions:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise InputError(f"kind is {self.kind!r}{suggest(str(self.kind), KINDS)}")
-        if self.kind == "triples":
-            if self.scores is not None or self.confidence is None or self.predicted is None:
-                raise InputError("triples are confidence=, predicted= and labels, with scores=None")
-            _check_column("confidence", self.confidence, self.labels.shape[0], floating=True)
-            _check_column("predicted", self.predicted, self.labels.shape[0])
-        else:
+        if self.kind != "triples":
             if self.scores is None or self.confidence is not None or self.predicted is not None:
                 raise InputError(f"kind {self.kind!r}: expected scores, and no confidence= or predicted=")
             _check_scores(self.scores, self.labels)
-        for name in ("labels", "group", "image", "weight"):
+        elif self.scores is not None or self.confidence is None or self.predicted is None:
+            raise InputError("triples are confidence=, predicted= and labels, with scores=None")
+        for name in _COLUMNS[1:]:
             column = getattr(self, name)
             if column is not None:
-                _check_column(name, column, self.labels.shape[0], floating=name == "weight")
+                _check_column(name, column, len(self), floating=name in ("confidence", "weight"))
 
     @classmethod
     def dense(
@@ -123,17 +120,15 @@ class Predictions:
 
     def __getitem__(self, rows: slice | Tensor) -> Predictions:
         """The predictions of some rows: a slice (a view), a mask or a list of row numbers."""
-        picked: dict[str, Any] = {
-            name: None if column is None else column[rows] for name in _COLUMNS for column in [getattr(self, name)]
-        }
-        return replace(self, **picked)
+        given: dict[str, Any] = {name: one for name in _COLUMNS if (one := getattr(self, name)) is not None}
+        return replace(self, **{name: column[rows] for name, column in given.items()})
 
     @staticmethod
     def concat(parts: Sequence[Predictions]) -> Predictions:
         """Put predictions of one kind one after the other; names and meta are the last part's."""
         if not parts:
             raise InputError("nothing to put together: no predictions were given")
-        first, last = parts[0], parts[-1]
+        first = parts[0]
         for part in parts:
             if part.kind != first.kind or part.n_classes != first.n_classes:
                 raise InputError(
@@ -147,7 +142,7 @@ class Predictions:
             if any((column is None) != (columns[0] is None) for column in columns):
                 raise InputError(f"some parts have {name}, some have not")
             joined[name] = None if columns[0] is None else torch.cat(columns)
-        return replace(last, **joined)
+        return replace(parts[-1], **joined)
 
     @property
     def n_classes(self) -> int | None:
@@ -335,7 +330,6 @@ def _check_scores(scores: Tensor, labels: Tensor) -> None:
 def _check_column(name: str, column: Tensor, n: int, *, floating: bool = False) -> None:
     if tuple(column.shape) != (n,):
         raise InputError(f"expected {name} of shape ({n},), one value per row, got {tuple(column.shape)}")
-    if floating != column.is_floating_point() or (not floating and column.dtype != torch.int64):
-        raise InputError(
-            f"expected {name} of dtype {'floating point' if floating else 'torch.int64'}, got {column.dtype}"
-        )
+    if not (column.is_floating_point() if floating else column.dtype == torch.int64):
+        wanted = "floating point" if floating else "torch.int64"
+        raise InputError(f"expected {name} of dtype {wanted}, got {column.dtype}")

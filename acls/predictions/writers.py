@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -59,26 +60,17 @@ def _write_safetensors(path: Path, batches: Iterable[Predictions]) -> None:
 def _write_parquet(path: Path, batches: Iterable[Predictions]) -> None:
     arrow, parquet = require("pyarrow", extra="io"), require("pyarrow.parquet", extra="io")
     writer = None
-    try:
+    with ExitStack() as stack:
         for batch in batches:
-            rows = max(1, ROW_GROUP // (batch.n_classes or 1))
-            for start in range(0, max(1, len(batch)), rows):
-                table = _arrow_table(batch[start : start + rows], arrow)
-                writer = writer or parquet.ParquetWriter(path, table.schema, write_page_checksum=True)
-                writer.write_table(table)
-    finally:
-        if writer is not None:
-            writer.close()
-
-
-def _arrow_table(p: Predictions, arrow: Any) -> Any:
-    columns: dict[str, Any] = {}
-    for name, values in _named(p).items():
-        if values.ndim == 2:
-            columns[name] = arrow.FixedSizeListArray.from_arrays(arrow.array(values.reshape(-1)), values.shape[1])
-        else:
-            columns[name] = arrow.array(values)
-    return arrow.table(columns).replace_schema_metadata({META_KEY: json.dumps({**_MARK, **p.meta})})
+            columns = {}
+            for name, values in _named(batch).items():
+                flat = arrow.array(values.reshape(-1))
+                columns[name] = arrow.FixedSizeListArray.from_arrays(flat, values.shape[1]) if values.ndim > 1 else flat
+            about = {META_KEY: json.dumps({**_MARK, **batch.meta})}
+            table = arrow.table(columns).replace_schema_metadata(about)
+            if writer is None:
+                writer = stack.enter_context(parquet.ParquetWriter(path, table.schema, write_page_checksum=True))
+            writer.write_table(table, row_group_size=max(1, ROW_GROUP // (batch.n_classes or 1)))
 
 
 def _write_text(path: Path, batches: Iterable[Predictions]) -> None:

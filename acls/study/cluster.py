@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
-from acls.errors import InputError, require
+from acls.errors import InputError, WorkerLost, require
 from acls.storage import atomic_write
-from acls.study.engine import GRACE, TRIES, Engine, WorkerLost, cores, epitaph, set_threads, threads_each
+from acls.study.engine import GRACE, TRIES, Engine, cores, epitaph, set_threads, threads_each
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from multiprocessing import connection
 from typing import Any, TypeVar
 
-from acls.errors import InputError, suggest
+from acls.errors import InputError, WorkerLost, suggest
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -33,10 +33,6 @@ TRIES = 3
 """How often a task is begun at most."""
 GRACE = 30.0
 """Seconds that interrupted tasks have to save their state."""
-
-
-class WorkerLost(RuntimeError):
-    """Workers died in a task as often as it is tried; the command line exits with 1."""
 
 
 class TaskFailed(RuntimeError):

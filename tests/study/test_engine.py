@@ -11,8 +11,8 @@ from contextlib import closing, suppress
 import pytest
 
 from acls.cli import main
-from acls.errors import InputError
-from acls.study.engine import TRIES, Engine, Local, WorkerLost, cores, make_engine
+from acls.errors import InputError, WorkerLost
+from acls.study.engine import TRIES, Engine, Local, cores, make_engine
 from tests.study import jobs
 
 
