@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -33,7 +32,7 @@ from acls.storage import check_output
 from acls.study.engine import Engine, Here, make_engine, set_threads
 from acls.study.progress import Progress
 from acls.study.ranking import Ranked, rank
-from acls.study.runs import Failed, chosen, detailed, plan, run_study
+from acls.study.runs import Cell, Failed, chosen, detailed, plan, run_study
 from acls.study.store import Store
 from acls.train import Given, TrainedRun
 from acls.train import fit as train_recipe
@@ -97,28 +96,18 @@ def compare(
     specs = methods if isinstance(methods, str) else [Spec.of(one) for one in methods]
     which = range(recipe.seed, recipe.seed + seeds) if isinstance(seeds, int) else seeds
     engine = Here.make() if workers == 1 else make_engine("local", workers=workers)
-    return run_comparison(folder, recipe, specs, which, posthoc, engine, given=given, page=page, show=show, force=force)
+    cells = [replace(cell, given=given) for cell in plan(folder, recipe, specs, which, posthoc)]
+    return run_comparison(folder, cells, engine, page=page, show=show, force=force)
 
 
 def run_comparison(
-    folder: Path,
-    recipe: Recipe,
-    methods: str | Sequence[Spec],
-    seeds: Iterable[int],
-    posthoc: str,
-    engine: Engine,
-    *,
-    given: Given | None = None,
-    wait: bool = False,
-    page: bool = True,
-    show: bool = True,
-    force: bool = False,
+    folder: Path, cells: Sequence[Cell], engine: Engine, *, wait: bool = False, page: bool, show: bool, force: bool
 ) -> Comparison:
-    """Run or continue the study in a folder, rank its methods and write its page: `acls compare` by its settings."""
-    check_output(folder, "study", inputs=[recipe.data.root] if recipe.data.root else (), force=force)
+    """Run or continue a study in its folder, rank its methods and write its page: `acls compare` by its settings."""
+    root = cells[0].recipe.data.root
+    check_output(folder, "study", inputs=[root] if root else (), force=force)
     if page:
         check_output(folder / "report.html", "page", force=force)
-    cells = [replace(cell, given=given) for cell in plan(folder, recipe, methods, seeds, posthoc)]
     failed = run_study(cells, engine, wait=wait, progress=Progress(show=show))
     set_threads(engine.threads)
     rows = detailed(folder, chosen(cells, Store(folder).rows()))
@@ -235,6 +224,12 @@ def predictions(
     return Predictions(found, target.long(), known, group=codes, group_names=names, image=unit, weight=weight)
 
 
+def _checked(*arrays: Any, ignore_index: int = IGNORE_INDEX, **own: Any) -> Predictions:
+    found = predictions(*arrays, **own)
+    found.check(ignore_index=ignore_index, where="scores and labels")
+    return found
+
+
 def evaluate(
     scores: Any = None, labels: Any = None, kind: str | None = None, *, sample_weight: Any = None, **settings: Any
 ) -> Result:
@@ -252,9 +247,9 @@ def evaluate(
         if sample_weight is not None:
             raise InputError("sample_weight goes with arrays: for a file pass columns=Columns(weight=NAME)")
         return measured(scores, **settings)
-    own = {name: settings.pop(name) for name in ("confidence", "correct", "group", "image") if name in settings}
-    found = predictions(scores, labels, kind, sample_weight=sample_weight, **own)
-    found.check(ignore_index=settings.get("ignore_index", IGNORE_INDEX), where="scores and labels")
+    own = {name: settings.pop(name, None) for name in ("confidence", "correct", "group", "image")}
+    ignored = settings.get("ignore_index", IGNORE_INDEX)
+    found = _checked(scores, labels, kind, sample_weight=sample_weight, ignore_index=ignored, **own)
     return measured(found, **({"by_group": found.group is not None, "by_image": None} | settings))
 
 
@@ -272,8 +267,7 @@ def calibrate(
     of `predictions`, ``sample_weight`` too. Whether it helps, and which of several to take, is what
     `acls.results.recommend` says of the same `predictions`.
     """
-    found = predictions(scores, labels, kind, **own)
-    found.check(where="scores and labels")
+    found = _checked(scores, labels, kind, **own)
     calibrator = make_calibrator(method, **({"stated": True} if found.stated else {}))
     return calibrator.fit(found.logits(), found.target(), found.weight, group=found.image)
 
@@ -313,13 +307,8 @@ def write_report(
         raise InputError("write_report takes no sample_weight, as pages are of rows of equal weight: use acls.evaluate")
     check_output(path, "page", force=force)
     models = scores if isinstance(scores, Mapping) else {title: scores}
-    with tempfile.TemporaryDirectory() as folder:
-        subjects = []
-        for number, (name, one) in enumerate(models.items()):
-            file = Path(folder, f"{number}.npz")
-            predictions(one, labels, kind, **own).save(file)
-            subjects.append(replace(of_file(file, title=name), source=name))
-        write(subjects, path, max_error=max_error)
+    subjects = [of_file(_checked(one, labels, kind, **own), title=name) for name, one in models.items()]
+    write(subjects, path, max_error=max_error)
     return Path(path)
 
 

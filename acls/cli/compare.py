@@ -58,15 +58,16 @@ def run(args: argparse.Namespace) -> int:
         found = _files(args)
     else:
         from acls.front import run_comparison
+        from acls.study.runs import plan
 
         recipe = study_recipe(args)
         folder = Path(args.out or Path("studies") / recipe.name)
         defaults = DEFAULTS if args.recipe or args.config else DEFAULTS | {"seeds": DEMO_SEEDS}
         methods, seeds, posthoc = (getattr(args, name) or default for name, default in defaults.items())
         settings = {"wait": args.wait, "page": not args.no_report, "show": not args.quiet, "force": args.force}
-        which = _seeds(seeds, recipe.seed)
+        cells = plan(folder, recipe, methods, _seeds(seeds, recipe.seed), posthoc)
         with continued(f"the same command continues the study in {folder}"):
-            found = run_comparison(folder, recipe, methods, which, posthoc, engine_of(args), **settings)
+            found = run_comparison(folder, cells, engine_of(args), **settings)
     say(args, found.as_json(), _parts(found) if found.rows else ())
     for failure in found.failed:
         note(args, f"{failure.method}, seed {failure.seed}: {failure.why}")

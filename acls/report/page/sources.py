@@ -84,7 +84,7 @@ def of_path(
 
 
 def of_file(
-    path: str | Path,
+    source: str | Path | Predictions,
     columns: Columns | None = None,
     *,
     title: str | None = None,
@@ -92,9 +92,13 @@ def of_file(
     replicates: int = REPLICATES,
     images: str | Path | None = None,
 ) -> Subject:
-    """The subject of one file of predictions; where it has scores, also after a cross-fitted temperature."""
-    batches = open_batches(path, columns, ignore_index=ignore_index)
-    method = title or Path(path).name
+    """The subject of a file of predictions, or of such in memory; of scores also after a cross-fitted temperature."""
+    batches: Iterable[Predictions]
+    if isinstance(source, Predictions):
+        batches, place = [source], title or "model"
+    else:
+        batches, place = open_batches(source, columns, ignore_index=ignore_index), str(source)
+    method = title or Path(place).name
 
     def measured(posthoc: str, slices: Iterable[Predictions]) -> Record:
         settings: dict[str, Any] = {"by_image": None, "detailed": True, "compare": True}
@@ -109,7 +113,7 @@ def of_file(
     details = states[0].result.details
     assert details is not None  # they were asked for
     return Subject(
-        source=str(path),
+        source=place,
         states=tuple(states),
         temperature=t,
         note=CROSS_FITTED,
