@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 
 
 MARKS: dict[str, tuple[bytes, ...]] = {
-    "predictions": tuple(
-        text.encode(code)
-        for text in ('"acls":"predictions"', '"acls": "predictions"')
-        for code in ("utf-8", "utf-32-le")
-    ),
+    "predictions": (b'"acls":"predictions"', b'"acls": "predictions"', '"acls": "predictions"'.encode("utf-32-le")),
     "calibrator": (b'"acls":"calibrator"',),
     "page": (b'<meta name="generator" content="acls">', b'<a class="skip" href="#verdict">Skip to the verdict</a>'),
     "figure": (b"acls figure",),

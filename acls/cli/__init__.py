@@ -145,22 +145,19 @@ def _run(arguments: list[str], chosen: str | None) -> int:
 
 def _told(error: Exception) -> tuple[int, str]:
     """The exit code and the line that stand for an error: what, where, and the way out."""
-    said = " ".join(str(error).split())
+    said, kind = " ".join(str(error).split()), type(error).__name__
     if isinstance(error, InputError | MissingExtra):
         return 2, f"--{error}" if isinstance(error, SettingError) else said
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename is not None else ""
-        what = where + (error.strerror or said or type(error).__name__)
+        what = where + (error.strerror or said or kind)
         remedies = [_REMEDIES[error.errno]] if error.errno in _REMEDIES else []
         return 2, "; ".join([what, *remedies, *getattr(error, "__notes__", [])])
     if isinstance(error, MemoryError):
         return 2, f"not enough memory: {said or 'allocation failed'}; work on less data at a time"
     if isinstance(error, WorkerLost):
         return 1, f"{error}. The same command continues a study or a search"
-    return (
-        2,
-        f"{type(error).__name__}: {said or 'no message'}; if the input is right this is a bug: --debug shows where",
-    )
+    return 2, f"{kind}: {said or 'no message'}; if the input is right this is a bug: --debug shows where"
 
 
 def full_parser(chosen: Container[str | None] = COMMANDS) -> argparse.ArgumentParser:

@@ -82,7 +82,7 @@ _SHARED: dict[str, dict[str, Any]] = {
     },
     "config": {"metavar": "FILE", "help": "start from a saved recipe, YAML or JSON, instead"},
     "engine": {"choices": ("local", "ray"), "default": "local", "help": "processes here, or a Ray cluster"},
-    "address": {"metavar": "ADDRESS", "help": "of the Ray cluster; auto for the one of the environment"},
+    "address": {"metavar": "ADDRESS", "help": "address of the Ray cluster; auto: from the environment"},
     "workers": {
         "type": number(int, "[1, 100000]"), "metavar": "N", "help": "processes at a time (default: one per core or GPU)"
     },

@@ -18,7 +18,7 @@ from acls.errors import require
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``acls completion``."""
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="whose completion")
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="shell to complete in")
 
 
 def run(args: argparse.Namespace) -> None:

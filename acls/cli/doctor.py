@@ -20,24 +20,22 @@ from acls.cli.common import FILES, add_columns, add_shared, batches_of, say, wit
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``acls doctor``."""
     parser.add_argument("file", metavar="FILE", help=FILES)
-    parser.add_argument(
-        "--against", metavar="TESTFILE", help="predictions that FILE must not overlap with, names alike"
-    )
+    against = "predictions that FILE must not overlap with, under the same names"
+    parser.add_argument("--against", metavar="TESTFILE", help=against)
     add_shared(parser, "json", "quiet")
     add_columns(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the findings; 1 if one is serious."""
-    from acls.watch.doctor import examine
+    from acls.watch.doctor import Diagnosis, examine
 
-    found, *others = (
-        examine(with_progress(args, batches_of(args, path, check=False)), ignore_index=args.ignore_index)
-        for path in (args.file, args.against)
-        if path is not None
-    )
-    for other in others:
-        found = found.against(other, args.against)
+    def examined(path: str) -> Diagnosis:
+        return examine(with_progress(args, batches_of(args, path, check=False)), ignore_index=args.ignore_index)
+
+    found = examined(args.file)
+    if args.against is not None:
+        found = found.against(examined(args.against), args.against)
     whole = [f"{args.file}: {found}"] if found.n else []
     wrong = [f"{one.level}: {one.sentence}" for one in found.findings] or ["nothing looks wrong"]
     say(args, {"file": args.file, **found.as_json()}, [*whole, *wrong])

@@ -42,9 +42,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="group, or a column's name: numbers and --max-error for each group as well; predicted: for each predicted "
         "class; image: whole images are independent, not rows",
     )  # fmt: skip
-    parser.add_argument(
-        "--protocol", metavar="NAME", help="numbers as a paper's code computes them; all: every convention side by side"
-    )
+    protocol = "numbers as a paper's code computes them; all: every convention side by side"
+    parser.add_argument("--protocol", metavar="NAME", help=protocol)
     workers = "processes that share out the parts of a data set (default: this one alone)"
     add_shared(parser, "max_error", "bootstrap", "json", "markdown", "quiet", "engine", "address", workers=workers)
     add_columns(parser, several=True, weight=True)
@@ -97,13 +96,8 @@ def _evaluated(args: argparse.Namespace, title: str, path: str, columns: Columns
     from acls.results import count
 
     batches = open_batches(path, columns, ignore_index=args.ignore_index)
-    settings: dict[str, Any] = {
-        "by_group": any(name != "image" for name in args.by),
-        "by_image": "image" in args.by,
-        "bins": args.bins,
-        "compare": compare,
-        "ignore_index": args.ignore_index,
-    }
+    by = {"by_group": any(name != "image" for name in args.by), "by_image": "image" in args.by}
+    settings: dict[str, Any] = {**by, "bins": args.bins, "compare": compare, "ignore_index": args.ignore_index}
     if len(batches.files) > 1 and "predicted" not in args.by and (args.workers is not None or args.engine != "local"):
         from acls.study.parts import count_parts
 
@@ -126,19 +120,17 @@ def _decisions(args: argparse.Namespace, result: Result) -> dict[str, Decision]:
 
 
 def _as_json(args: argparse.Namespace, results: dict[str, Result], compared: Differences) -> dict[str, Any]:
-    objects = [
-        {"file": title, "kind": result.kind, "bins": args.bins, **result.as_json()} for title, result in results.items()
-    ]
-    for plain, result in zip(objects, results.values(), strict=True):
+    objects = []
+    for title, result in results.items():
+        plain = {"file": title, "kind": result.kind, "bins": args.bins, **result.as_json()}
+        objects.append(plain)
         if args.max_error is not None:
             whole, *groups = (one.as_json() for one in _decisions(args, result).values())
             plain["decision"] = {**whole, "groups": dict(zip(result.groups, groups, strict=True))}
     if len(objects) == 1:
         return objects[0]
-    comparisons = [
-        {"file": title, "against": compared.baseline, "differences": found}
-        for title, found in compared.as_json().items()
-    ]
+    against, found = compared.baseline, compared.as_json()
+    comparisons = [{"file": title, "against": against, "differences": one} for title, one in found.items()]
     return {"files": objects, "comparisons": comparisons}
 
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import textwrap
+from typing import Any
 
-from acls.cli.common import add_shared, say
+from acls.cli.common import Parts, add_shared, say
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +25,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Print the list."""
     from acls.losses import REGISTRY, Loss
-    from acls.study.methods import TECHNIQUES
 
     common = {"name", *(field.name for field in dataclasses.fields(Loss))}
     about = {
@@ -35,28 +34,28 @@ def run(args: argparse.Namespace) -> None:
         }
         for name, kind in REGISTRY.items()
     }
-    if args.json:
-        say(args, about)
-        return
+    say(args, about, _parts(about))
+
+
+def _parts(about: dict[str, dict[str, Any]]) -> Parts:
+    from acls.study.methods import TECHNIQUES
+
     for name, one in about.items():
         sort = "" if one["kind"] == "-" else f", {one['kind']}"
-        title = f"{name}: {one['title']} ({one['authors']}, {one['venue']} {one['year']}{sort})"
-        print(textwrap.fill(title, 79, subsequent_indent="  "))
+        yield f"{name}: {one['title']} ({one['authors']}, {one['venue']} {one['year']}{sort})"
         fields = ", ".join(f"{field}={_short(value)}" for field, value in one["fields"].items())
         if fields:
-            print(textwrap.fill(fields, 79, initial_indent="    ", subsequent_indent="    "))
-    others = [
-        f"{name}({', '.join(f'{field}={default!r}' for field, (_, default) in one.fields.items())}): {one.about}"
-        for name, one in TECHNIQUES.items()
-    ]
-    for text in (
+            yield f"    {fields}"
+    yield ""
+    yield (
         "AR, CR, ACR: regularisers that smooth labels adaptively, under a condition, or both, in the terms of the ACLS "
         "paper. Every method also takes ignore_index, reduction and class_weight. A recipe sets the margin published "
-        "for its data, 6 for digits and CIFAR-10 and 10 elsewhere, in every method that has one and is given no other.",
-        "As methods of acls compare, also, each with base=LOSS for another loss than cross-entropy:",
-        *others,
-    ):
-        print(textwrap.fill(text, 79, initial_indent="" if text in others else "\n", subsequent_indent="    "))
+        "for its data, 6 for digits and CIFAR-10 and 10 elsewhere, in every method that has one and is given no other."
+    )
+    yield from ("", "As methods of acls compare, also, each with base=LOSS for another loss than cross-entropy:")
+    for name, technique in TECHNIQUES.items():
+        values = ", ".join(f"{field}={default!r}" for field, (_, default) in technique.fields.items())
+        yield f"{name}({values}): {technique.about}"
 
 
 def _short(value: object) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
-import textwrap
 
 from acls.cli.common import Line, add_shared, say
 from acls.errors import require
@@ -48,4 +47,4 @@ def run(args: argparse.Namespace) -> None:
         about_all = {name: (inspect.getdoc(recipe) or "").splitlines()[0] for name, recipe in RECIPES.items()}
     # Without the command in it, which `acls recipes NAME` shows.
     plainly = (f"{name}: {re.sub(r' ``.*?``', '', text)}" for name, text in about_all.items())
-    say(args, about_all, (Line(textwrap.fill(line, 79, subsequent_indent="    ")) for line in plainly))
+    say(args, about_all, plainly)

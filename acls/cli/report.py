@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--open", action="store_true", help="show the page in the browser")
     parser.add_argument("--title", help="heading of the page")
     parser.add_argument("--figures", metavar="DIR", help="also write every figure into this folder")
-    parser.add_argument("--format", choices=("png", "svg", "pdf"), default="png", help="of the figures")
+    parser.add_argument("--format", choices=("png", "svg", "pdf"), default="png", help="format of the figures")
     parser.add_argument("--table", choices=("text", "markdown", "latex", "csv"), help="also print the table")
     parser.add_argument("--images", metavar="DIR|FILE", help="pictures of the rows: a folder, .npy or .npz, in order")
     told = "print one JSON object: the verdict, and what was written"

@@ -34,7 +34,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``acls tune``."""
     parser.add_argument("recipe", metavar="RECIPE", help="a recipe: `acls recipes` lists them")
     parser.add_argument("--space", required=True, help="fields of the loss, or dotted settings, and their values")
-    parser.add_argument("--sampler", choices=("grid", "tpe"), default="grid", help="all points, or those that promise")
+    parser.add_argument(
+        "--sampler", choices=("grid", "tpe"), default="grid", help="grid: every point; tpe: the promising ones"
+    )
     parser.add_argument("--trials", type=number(int, "[1, 1000000]"), default=20, metavar="N", help="trials of tpe")
     parser.add_argument(
         "--accuracy-floor", type=number(float, "[0, 1]"), metavar="A",

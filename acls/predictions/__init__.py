@@ -13,14 +13,4 @@ from acls.predictions.core import KINDS, ZERO, Kind, Predictions, to_logits
 from acls.predictions.readers import Batches, open_batches
 from acls.predictions.writers import save_batches
 
-__all__ = [
-    "KINDS",
-    "ZERO",
-    "Batches",
-    "Columns",
-    "Kind",
-    "Predictions",
-    "open_batches",
-    "save_batches",
-    "to_logits",
-]
+__all__ = ["KINDS", "ZERO", "Batches", "Columns", "Kind", "Predictions", "open_batches", "save_batches", "to_logits"]
