@@ -56,9 +56,8 @@ def hold(path: str | os.PathLike[str], *, wait: bool = False) -> Iterator[None]:
             if not wait:
                 file.seek(0)
                 holder = file.read().decode(errors="replace").strip() or "another process"
-                raise Held(
-                    f"{path.parent} is in use by {holder}: wait for it with --wait, or pass another --out"
-                ) from None
+                used = f"{path.parent} is in use by {holder}"
+                raise Held(f"{used}: wait for it with --wait, or pass another --out") from None
             fcntl.flock(file, fcntl.LOCK_EX)
         file.truncate(0)
         holder = f"process {os.getpid()} on {socket.gethostname()} since {datetime.now():%Y-%m-%d %H:%M:%S}\n"

@@ -88,13 +88,9 @@ def parse(text: str, what: str = "method", groups: Mapping[str, Sequence[str]] |
         entries = None
     if not isinstance(entries, ast.List) or not entries.elts:
         raise InputError(f"expected a {what}, or several separated by commas, such as NAME(FIELD=VALUE), got {text!r}")
-    specs = (_spec(entry, text) for entry in entries.elts)
-    known = groups or {}
-    return [
-        member
-        for spec in specs
-        for member in ([Spec(name) for name in known[spec.name]] if str(spec) in known else [spec])
-    ]
+    members = {group: [Spec(name) for name in names] for group, names in (groups or {}).items()}
+    specs = [_spec(entry, text) for entry in entries.elts]
+    return [member for spec in specs for member in members.get(str(spec), [spec])]
 
 
 def parse_value(text: str) -> Any:

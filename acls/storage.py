@@ -64,10 +64,8 @@ def check_output(
             raise InputError(f"cannot write {path}: it is not a {'folder' if folder else 'regular file'}")
         if not force and not _is_ours(target, kind):
             what = f"holds files and is no {kind}" if folder else f"exists and is no {kind} file"
-            way = "write into it" if folder else "replace it"
-            raise InputError(
-                f"{path} {what} that acls wrote: pass another path, or {way} with --force, in Python force=True"
-            )
+            way = f"or {'write into it' if folder else 'replace it'} with --force, in Python force=True"
+            raise InputError(f"{path} {what} that acls wrote: pass another path, {way}")
     above = next(place for place in (target, *target.parents)[not folder :] if place.exists())
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
         raise InputError(f"cannot write {path}: {above} is not a folder that you may write in")

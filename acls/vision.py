@@ -15,11 +15,6 @@ from typing import Any
 
 from acls.errors import require
 
-# Operators that torchvision's Python files refer to when they are imported.
-_SCHEMAS = (
-    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-)
 _declared: list[Any] = []  # a Library takes its declarations with it when it is collected
 
 
@@ -38,7 +33,8 @@ def torchvision() -> ModuleType:
         import torch
 
         library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
-        for schema in _SCHEMAS:
+        for name in ("nms", "qnms"):  # which torchvision's Python files refer to when they are imported
+            schema = f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
             library.define(schema)  # type: ignore[no-untyped-call]
         _declared.append(library)
     for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:

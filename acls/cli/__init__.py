@@ -62,9 +62,8 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
     """Fills paragraphs, keeps examples as written and shows the default of every option that has one."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return "\n\n".join(
-            part if "\n  " in part else textwrap.fill(part, width) for part in text.strip("\n").split("\n\n")
-        )
+        parts = text.strip("\n").split("\n\n")
+        return "\n\n".join(part if "\n  " in part else textwrap.fill(part, width) for part in parts)
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         if action.default in (None, False, argparse.SUPPRESS):

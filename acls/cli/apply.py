@@ -41,9 +41,8 @@ def run(args: argparse.Namespace) -> None:
     stated = any(p.kind == "triples" for p in itertools.islice(batches, 1))
     if stated != calibrator.stated:
         kinds = ("rows of scores", "stated confidences")
-        raise InputError(
-            f"{args.calibrator} was fitted to {kinds[calibrator.stated]}, but {args.source} holds {kinds[stated]}"
-        )
+        own, other = kinds[calibrator.stated], kinds[stated]
+        raise InputError(f"{args.calibrator} was fitted to {own}, but {args.source} holds {other}")
     about = {"calibrator": repr(calibrator)}
     shown = with_progress(args, batches)
     save_batches(args.out, (replace(p.calibrated(calibrator), meta={**p.meta, **about}) for p in shown))

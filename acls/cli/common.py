@@ -65,6 +65,15 @@ def share(text: str) -> float:
     return value
 
 
+def numbers(text: str) -> list[int]:
+    """Read ``3``, ``1-5`` or ``1,3,5``, each number once; empty where it is none of these."""
+    try:
+        parts = [part.split("-") for part in text.split(",") if part.strip()]
+        return list(dict.fromkeys(n for part in parts for n in range(int(part[0]), int(part[-1]) + 1)))
+    except ValueError:
+        return []
+
+
 _SHARED: dict[str, dict[str, Any]] = {
     "json": {"action": "store_true", "help": "print one JSON object, with fractions, not percent"},
     "markdown": {"action": "store_true", "help": "print the tables as Markdown"},
@@ -150,10 +159,9 @@ def with_progress(args: argparse.Namespace, batches: Batches) -> Iterator[Predic
         yield from batches
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, TimeRemainingColumn
 
-    rows = TextColumn("{task.completed:,.0f} rows")
-    columns = (TextColumn("{task.description}"), BarColumn(), rows, TimeRemainingColumn())
+    columns = ("{task.description}", BarColumn(), "{task.completed:,.0f} rows", TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(f"reading {batches.files[0].name}", total=batches.n_rows)
         for batch in batches:

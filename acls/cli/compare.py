@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from acls.cli.common import Line, Parts, add_columns, add_shared, columns_of, continued, engine_of, note, say
+from acls.cli.common import Line, Parts, add_columns, add_shared, columns_of, continued, engine_of, note, numbers, say
 from acls.cli.settings import add_settings, apply, recipe_of, settings_of
 from acls.errors import InputError
 from acls.recipes import METHODS, RECIPES, Recipe
@@ -86,14 +86,11 @@ def study_recipe(args: argparse.Namespace) -> Recipe:
 
 
 def _seeds(text: str, first: int) -> list[int]:
-    """``3`` is that many seeds, from the recipe's on; ``5,7`` are these."""
-    try:
-        numbers = [int(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        numbers = []
-    if not numbers or min(numbers) < (0 if "," in text else 1):
+    """``3`` is that many seeds, from the recipe's on; ``5,7`` and ``5-7`` are these."""
+    found, listed = numbers(text), "," in text or "-" in text
+    if not found or (found[0] < 1 and not listed):
         raise InputError(f"--seeds: expected a number of seeds, as 3, or a list of them, as 5,7,9, got {text!r}")
-    return list(dict.fromkeys(numbers)) if "," in text else list(range(first, first + numbers[0]))
+    return found if listed else list(range(first, first + found[0]))
 
 
 def _files(args: argparse.Namespace) -> Comparison:
@@ -114,34 +111,25 @@ def _files(args: argparse.Namespace) -> Comparison:
 def _parts(found: Comparison) -> Parts:
     """The answer first, then each method against the first, then the table and what was ranked."""
     from acls.metrics.catalogue import names
-    from acls.report.results import (
-        about_baseline,
-        about_ranking,
-        baseline_table,
-        best_first,
-        marks_of,
-        ranking_table,
-        results_table,
-        signs,
-    )
+    from acls.report import results as views
 
     by_ece = [one for one in found.ranked if one.metric == "ece"]
-    yield from map(about_ranking, by_ece)
+    yield from map(views.about_ranking, by_ece)
     for one in by_ece:
         yield Line("" if one.posthoc == "none" else f"\nafter {one.posthoc}:")
-        yield baseline_table(one, found.rows)
+        yield views.baseline_table(one, found.rows)
     columns = [name for name in names(1) if any(name in one.result.estimates for one in found.rows)]
     columns.insert(columns.index("ece") + 1, "ece_floor")
-    marks = marks_of(found.ranked)
-    yield from ("", results_table(best_first(found.rows), columns, marks=marks), "")
+    marks = views.marks_of(found.ranked)
+    yield from ("", views.results_table(views.best_first(found.rows), columns, marks=marks), "")
     if found.ranked:
-        yield from (ranking_table(found.ranked), "")
+        yield from (views.ranking_table(found.ranked), "")
     seeds = "; ±: standard deviation over seeds" if len({one.seed for one in found.rows}) > 1 else ""
     yield f"debiased: without the bias of noise, as are differences of errors{seeds}."
     if found.ranked:
-        yield about_baseline(found.ranked[0])
+        yield views.about_baseline(found.ranked[0])
         yield f"The best: p is of some other method being as good, corrected for {len(found.ranked)} rankings (Holm)."
     if marks:
-        yield signs()
+        yield views.signs()
     if found.page is not None:
         yield Line(f"\nreport: {found.page}")

@@ -37,11 +37,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``acls evaluate``."""
     parser.add_argument("files", metavar="FILE", nargs="+", help=FILES)
     parser.add_argument("--bins", type=number(int, "[1, 100000]"), default=15, help="bins of the calibration errors")
-    parser.add_argument(
-        "--by", action="append", default=[], metavar="group|image|predicted|NAME",
-        help="group, or a column's name: numbers and --max-error for each group as well; predicted: for each predicted "
-        "class; image: whole images are independent, not rows",
-    )  # fmt: skip
+    by = "group, or a column's name: numbers and --max-error for each group as well; predicted: for each predicted "
+    by += "class; image: whole images are independent, not rows"
+    parser.add_argument("--by", action="append", default=[], metavar="group|image|predicted|NAME", help=by)
     protocol = "numbers as a paper's code computes them; all: every convention side by side"
     parser.add_argument("--protocol", metavar="NAME", help=protocol)
     workers = "processes that share out the parts of a data set (default: this one alone)"

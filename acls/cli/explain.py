@@ -40,9 +40,9 @@ def run(args: argparse.Namespace) -> None:
     try:
         logits = [float(z) for z in args.logits.split(",")]
     except ValueError:
-        raise InputError(f"--logits: expected numbers separated by commas, got {args.logits!r}") from None
+        logits = []
     if len(logits) < 2 or not all(map(math.isfinite, logits)):
-        raise InputError(f"--logits: expected at least two finite numbers, one per class, got {args.logits!r}")
+        raise InputError(f"--logits: expected two finite numbers or more, separated by commas, got {args.logits!r}")
     if not 0 <= args.label < len(logits):
         raise InputError(f"--label: expected a class from 0 to {len(logits) - 1}, got {args.label}")
     if args.figure:

@@ -17,7 +17,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from acls.cli.common import Parts, add_shared, check_out, say
+from acls.cli.common import Parts, add_shared, check_out, numbers, say
 from acls.cli.settings import add_settings, data_of, settings_of
 from acls.data import DataOptions
 from acls.errors import InputError
@@ -47,7 +47,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Measure, and print the table."""
-    severities = _severities(args.severity)
+    severities = sorted(numbers(args.severity))
+    if not severities or not set(severities) <= set(range(1, 6)):
+        raise InputError(f"--severity: expected levels from 1 to 5, as in 3, 1-5 or 1,3,5, got {args.severity!r}")
     check_out(args, args.figure, "figure", args.source)
     from acls.data.corruptions import CORRUPTIONS
     from acls.watch.shift import is_network, of_model
@@ -74,9 +76,9 @@ def _parts(found: Shift) -> Parts:
     titles = ["accuracy %", "ECE %", "floor %", "ECE at T %", "floor at T %", "best T"]
     table = Table(["corruption", "severity", *titles, "T"], optional=("floor %", "floor at T %", "best T"))
     for one in found.conditions:
-        numbers = (one.accuracy, one.ece, one.ece_floor, one.scaled_ece, one.scaled_floor)
+        shares = (one.accuracy, one.ece, one.ece_floor, one.scaled_ece, one.scaled_floor)
         best = f"{one.fitting_temperature:.3f}"
-        table.add(one.corruption, str(one.severity), *map(percent, numbers), best, one.verdict)
+        table.add(one.corruption, str(one.severity), *map(percent, shares), best, one.verdict)
     yield from (found.verdict(), "", table, "")
     yield (
         f"T: whether the temperature {found.temperature:.3f} of the clean validation part holds here (ECE within "
@@ -84,15 +86,3 @@ def _parts(found: Shift) -> Parts:
     )
     if found.dense:
         yield "Pixels of one image are not independent: the noise floors are too low."
-
-
-def _severities(text: str) -> list[int]:
-    """Read ``3``, ``1-5`` or ``1,3,5``."""
-    try:
-        parts = [part.split("-") for part in text.split(",")]
-        found = [level for part in parts for level in range(int(part[0]), int(part[-1]) + 1)]
-    except ValueError:
-        found = []
-    if not found or not set(found) <= set(range(1, 6)):
-        raise InputError(f"--severity: expected levels from 1 to 5, as in 3, 1-5 or 1,3,5, got {text!r}")
-    return sorted(set(found))

@@ -38,10 +38,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--sampler", choices=("grid", "tpe"), default="grid", help="grid: every point; tpe: the promising ones"
     )
     parser.add_argument("--trials", type=number(int, "[1, 1000000]"), default=20, metavar="N", help="trials of tpe")
-    parser.add_argument(
-        "--accuracy-floor", type=number(float, "[0, 1]"), metavar="A",
-        help="least validation accuracy, as a fraction (default: 0.01 below the best trial's)",
-    )  # fmt: skip
+    floor = "least validation accuracy, as a fraction (default: 0.01 below the best trial's)"
+    parser.add_argument("--accuracy-floor", type=number(float, "[0, 1]"), metavar="A", help=floor)
     parser.add_argument("--storage", metavar="URL", help="database of the trials (default: tune.sqlite in --out)")
     parser.add_argument("--out", metavar="DIR", help="folder of the search (default: tuning/RECIPE-LOSS)")
     add_shared(parser, "wait", "force", "engine", "address", "workers", "json", quiet="no progress")
@@ -58,9 +56,8 @@ def run(args: argparse.Namespace) -> int:
     figure = folder / "front.png"
     check_out(args, folder, "search", recipe.data.root)
     check_out(args, figure, "figure")
-    search = Search(
-        folder, recipe, tuple(parse_space(args.space)), args.sampler, args.trials, args.accuracy_floor, args.storage
-    )
+    space = tuple(parse_space(args.space))
+    search = Search(folder, recipe, space, args.sampler, args.trials, args.accuracy_floor, args.storage)
     watched = not args.quiet and sys.stderr.isatty()
 
     def told(done: int, total: int) -> None:

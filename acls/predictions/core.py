@@ -128,14 +128,11 @@ class Predictions:
         """Put predictions of one kind one after the other; names and meta are the last part's."""
         if not parts:
             raise InputError("nothing to put together: no predictions were given")
-        first = parts[0]
-        for part in parts:
-            if part.kind != first.kind or part.n_classes != first.n_classes:
-                raise InputError(
-                    f"cannot put {part.kind} of {part.n_classes} classes after {first.kind} of {first.n_classes}"
-                )
+        kinds = list(dict.fromkeys(f"{part.kind} of {part.n_classes} classes" for part in parts))
+        if len(kinds) > 1:
+            raise InputError(f"cannot put {kinds[1]} after {kinds[0]}")
         if len(parts) == 1:
-            return first
+            return parts[0]
         joined: dict[str, Any] = {}
         for name in _COLUMNS:
             columns = [getattr(part, name) for part in parts]
@@ -244,9 +241,8 @@ def _faults(p: Predictions, ignore_index: int) -> Iterator[tuple[Any, ...]]:
             yield (total - 1).abs() > SUM_TOLERANCE, f"probs add up to {{:g}}, not 1: {way}", total
         elif p.kind == "log_probs":
             total = scores.exp().sum(1)
-            text = (
-                "log_probs are of probabilities that add up to {:g}, not 1: name them as logits, which are normalised"
-            )
+            way = "name them as logits, which are normalised"
+            text = f"log_probs are of probabilities that add up to {{:g}}, not 1: {way}"
             yield (total - 1).abs() > SUM_TOLERANCE, text, total
         unknown, classes = (p.labels < 0) | (p.labels >= scores.shape[1]), f"outside 0..{scores.shape[1] - 1}"
     if p.weight is not None:

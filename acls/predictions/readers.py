@@ -32,7 +32,7 @@ from torch import Tensor
 from acls.arrays import as_tensor, two_scores
 from acls.errors import InputError, require
 from acls.predictions.columns import Columns, Field, Layout, Ref, resolve
-from acls.predictions.core import Kind, Predictions, flatten_maps
+from acls.predictions.core import Predictions, flatten_maps
 from acls.shapes import IGNORE_INDEX
 from acls.storage import checksum, damaged, open_tensors, split_checksums
 
@@ -88,7 +88,7 @@ class Batches:
     check: bool
 
     def __iter__(self) -> Iterator[Predictions]:
-        expected: tuple[Kind, int | None] | None = None
+        expected = ""
         build = _Builder(self.ignore_index)
         for path in self.files:
             with _open(path, self.columns) as file:
@@ -99,12 +99,11 @@ class Batches:
                     if block is None:
                         break
                     batch = build(block, file, row)
-                    expected = expected or (batch.kind, batch.n_classes)
-                    if (batch.kind, batch.n_classes) != expected:
-                        raise InputError(
-                            f"{path}: row {row}: {batch.kind} of {batch.n_classes} classes, but "
-                            f"{expected[0]} of {expected[1]} classes before, from {self.files[0]} on"
-                        )
+                    got = f"{batch.kind} of {batch.n_classes} classes"
+                    expected = expected or got
+                    if got != expected:
+                        before = f"{expected} before, from {self.files[0]} on"
+                        raise InputError(f"{path}: row {row}: {got}, but {before}")
                     if self.check:
                         batch.check(ignore_index=self.ignore_index, where=str(path), first_row=row)
                     row += len(batch)
@@ -171,9 +170,9 @@ class DataFile(ABC):
     def _open(self, stack: ExitStack) -> None:
         """Find `fields` and `meta`; what must be closed in the end enters the stack."""
 
-    @abstractmethod
     def n_rows(self) -> int | None:
         """The number of rows, the same in all arrays of the layout; None if only reading shows it."""
+        return None
 
     @abstractmethod
     def n_cells(self) -> int:
@@ -194,15 +193,13 @@ class ArrayFile(DataFile):
             raise InputError(f"{self.path}: {str(first)!r} is a single value: expected one value per row")
         for ref in itertools.chain.from_iterable(self.layout.roles.values()):
             its = self._shape(ref)
+            name = f"{self.path}: {str(ref)!r}"
             if self.fields[ref.name].dtype == "object":
-                raise InputError(
-                    f"{self.path}: {str(ref)!r} holds Python objects, which are pickles: save it as an array of numbers"
-                )
+                raise InputError(f"{name} holds Python objects, which are pickles: save it as an array of numbers")
             if its[:1] != shape[:1]:
-                raise InputError(
-                    f"{self.path}: {str(ref)!r} has shape {its}, but there are {shape[0]} {first}: "
-                    f"axis 0 holds the samples{_axis_hint(str(ref), its, shape[0])}"
-                )
+                hint = _axis_hint(str(ref), its, shape[0])
+                got = f"has shape {its}, but there are {shape[0]} {first}"
+                raise InputError(f"{name} {got}: axis 0 holds the samples{hint}")
         return shape[0]
 
     def n_cells(self) -> int:
@@ -314,10 +311,8 @@ class ParquetFile(DataFile):
             pass
         with _reading(f"{self.path} is not a whole parquet file"):
             # Buffered: otherwise a whole column of a row group is read at once, and that can be the whole file.
-            file = parquet.ParquetFile(
-                self.path, buffer_size=1 << 20, pre_buffer=False, page_checksum_verification=True
-            )
-            self._file = stack.enter_context(file)
+            how = {"buffer_size": 1 << 20, "pre_buffer": False, "page_checksum_verification": True}
+            self._file = stack.enter_context(parquet.ParquetFile(self.path, **how))
             schema = self._file.schema_arrow
             self.meta = _text_dict((schema.metadata or {}).get(META_KEY, b"{}").decode())
         names = Counter(schema.names)
@@ -351,10 +346,8 @@ class ParquetFile(DataFile):
             lengths = column.value_lengths().to_numpy(zero_copy_only=False)
             wrong = np.flatnonzero(lengths != lengths[0])
             if wrong.size:
-                raise InputError(
-                    f"{self.path}: row {first_row + wrong[0]}: {name!r} has {lengths[wrong[0]]} classes, "
-                    f"but {lengths[0]} in the rows before"
-                )
+                got = f"{name!r} has {lengths[wrong[0]]} classes, but {lengths[0]} in the rows before"
+                raise InputError(f"{self.path}: row {first_row + wrong[0]}: {got}")
             k = int(lengths[0])
             return self._values(column.flatten(), name, first_row, max(1, k)).reshape(len(column), k)
         if hasattr(column, "dictionary_decode"):
@@ -375,9 +368,6 @@ class CsvFile(DataFile):
             raise InputError(f"{self.path} is empty: expected a header line with the names of the columns")
         self.fields = {name: Field(twice=count > 1) for name, count in Counter(self._header).items()}
 
-    def n_rows(self) -> None:
-        return None
-
     def n_cells(self) -> int:
         return 8 * len(self._header)  # every column is read, and a number as text takes about eight times its room
 
@@ -387,10 +377,8 @@ class CsvFile(DataFile):
         while records := list(itertools.islice(filled, rows)):
             for at, record in enumerate(records):
                 if len(record) != len(self._header):
-                    raise InputError(
-                        f"{self.path}: row {done + at}: {len(record)} values for {len(self._header)} columns: "
-                        "the file is truncated or a value holds the separator"
-                    )
+                    got = f"row {done + at}: {len(record)} values for {len(self._header)} columns"
+                    raise InputError(f"{self.path}: {got}: the file is truncated or a value holds the separator")
             columns = dict(zip(self._header, zip(*records, strict=True), strict=True))
             yield {
                 role: [self._values(columns[ref.name], ref.name, role, done) for ref in refs]
