@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from typing_extensions import dataclass_transform
 
 from acls.errors import InputError, suggest
-from acls.options import check_range, option, plain
+from acls.options import check_range, option, to_plain
 from acls.spec import check_field, field_types
 
 
@@ -51,7 +51,7 @@ class Configured(nn.Module):
 
     def settings(self) -> dict[str, Any]:
         """Return the name and all fields as plain values that JSON can hold: what `acls.spec.build` makes it from."""
-        return {"name": type(self).__name__} | {field.name: plain(_value(self, field)) for field in _fields(self)}
+        return {"name": type(self).__name__} | {field.name: to_plain(_value(self, field)) for field in _fields(self)}
 
     def __repr__(self) -> str:
         """Show the fields that differ from their defaults, as one would write them."""

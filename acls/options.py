@@ -172,22 +172,22 @@ def convert(value: Any, kind: Any) -> Any:
     return ast.literal_eval(value) if isinstance(value, str) else value
 
 
-def to_plain(settings: Any) -> dict[str, Any]:
-    """The settings as nested dicts, lists, text and numbers."""
-    return {field.name: plain(getattr(settings, field.name)) for field in dataclasses.fields(settings)}
+def to_plain(value: Any) -> Any:
+    """A value, however nested, as JSON and YAML hold it: settings and methods as dictionaries, arrays as lists.
 
-
-def plain(value: Any) -> Any:
-    """A value of a setting as JSON and YAML can hold it: methods by their settings, arrays and tuples as lists."""
+    NaN and infinities, which JSON does not have, are None.
+    """
     if hasattr(value, "settings"):
         return value.settings()
     if dataclasses.is_dataclass(value):
-        return to_plain(value)
-    if isinstance(value, tuple | list):
-        return [plain(part) for part in value]
+        return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, dict):
-        return {key: plain(part) for key, part in value.items()}
-    return value.tolist() if hasattr(value, "tolist") else value
+        return {key: to_plain(part) for key, part in value.items()}
+    if isinstance(value, tuple | list):
+        return [to_plain(part) for part in value]
+    if hasattr(value, "tolist"):
+        return to_plain(value.tolist())
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

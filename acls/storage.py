@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import json
-import math
 import os
 import re
 import secrets
@@ -232,12 +231,3 @@ def _flush_to_disk(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def finite(value: Any) -> Any:
-    """The same value, however nested, with None for NaN and infinities, which JSON does not have; tuples as lists."""
-    if isinstance(value, dict):
-        return {key: finite(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -12,7 +12,6 @@ Examples:
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 
 from acls.cli.common import add_shared, check_out, say
 from acls.report.tables import Table, percent
@@ -48,4 +47,4 @@ def run(args: argparse.Namespace) -> None:
     )
     front = "front of accuracy and ECE: epochs " + ", ".join(str(one.epoch) for one in advice.front)
     select = "`acls train --select nll` keeps the epoch of the lowest NLL."
-    say(args, asdict(advice), [kept, "", table, "", front, select])
+    say(args, advice, [kept, "", table, "", front, select])

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from acls.errors import InputError
-from acls.options import number
+from acls.options import number, to_plain
 from acls.report.tables import Table, paragraph, width
-from acls.storage import check_output, finite
+from acls.storage import check_output
 
 if TYPE_CHECKING:
     from acls.predictions import Batches, Columns, Predictions
@@ -200,7 +200,7 @@ class Line(str):
 def say(args: argparse.Namespace, told: Any, parts: Iterable[str | Table] = ()) -> None:
     """Print ``told`` as JSON where --json is given, else the parts: text filled, tables as wide as the terminal."""
     if args.json:
-        print(json.dumps(finite(told), indent=2, allow_nan=False, ensure_ascii=False))
+        print(json.dumps(to_plain(told), indent=2, allow_nan=False, ensure_ascii=False))
         return
     for part in parts:
         if isinstance(part, Table):

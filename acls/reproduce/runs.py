@@ -14,12 +14,12 @@ from acls.losses import ACLS
 from acls.metrics.batch import Batch
 from acls.metrics.estimates import Estimate
 from acls.metrics.protocols import Protocol
-from acls.options import override
+from acls.options import override, to_plain
 from acls.predictions import Predictions
 from acls.recipes import Recipe, find
 from acls.reproduce.experiments import EMBEDDED, SMALL, Line
 from acls.spec import Spec
-from acls.storage import finite, write_text
+from acls.storage import write_text
 from acls.study.engine import Engine
 from acls.study.files import RunFiles, file_name
 from acls.study.methods import method_of
@@ -127,7 +127,7 @@ class Study:
                 )
             else:
                 found = _measure_maps(self.folder(row).path, protocol)
-            write_text(file, json.dumps(finite(found)))
+            write_text(file, json.dumps(to_plain(found)))
         found = json.loads(file.read_text(encoding="utf-8"))
         new = {name: Estimate(found[name]) for name in ("ece", "aece")}
         result = replace(row.result, estimates={**row.result.estimates, **new}, floors={}, details=None)

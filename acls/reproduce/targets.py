@@ -18,6 +18,7 @@ from acls.locks import hold
 from acls.losses import REGISTRY, make_loss, table
 from acls.metrics.protocols import protocol
 from acls.metrics.significance import over_seeds
+from acls.options import to_plain
 from acls.report.figures import regulariser, reliability, sweeps
 from acls.report.figures.style import SMALL, canvas, drawn, save
 from acls.report.results import mean_text, metric_values
@@ -39,7 +40,7 @@ from acls.reproduce.experiments import (
 from acls.reproduce.published import Published
 from acls.reproduce.runs import Setup, Study
 from acls.spec import Spec
-from acls.storage import finite, write_text
+from acls.storage import write_text
 from acls.study.runs import Failed
 from acls.study.store import Row
 from acls.train import predict_run
@@ -134,7 +135,7 @@ def reproduce(name: str, setup: Setup) -> Reproduced:
             result.parts.append(f"{failure.method}, seed {failure.seed}, did not finish: {failure.why}.")
         write_text(setup.out / f"{name}.md", result.text())
         record = {"scale": setup.scale, "seeds": str(result.seeds or ""), **result.plain()}
-        write_text(setup.out / f"{name}.json", json.dumps(finite(record), indent=1) + "\n")
+        write_text(setup.out / f"{name}.json", json.dumps(to_plain(record), indent=1) + "\n")
         summarise(setup.out, TARGETS)
     return result
 

@@ -13,8 +13,8 @@ from acls.metrics.catalogue import CATALOGUE, names
 from acls.metrics.decision import Decision, decide
 from acls.metrics.estimates import Estimate
 from acls.metrics.significance import Floor, Test
+from acls.options import to_plain
 from acls.results.details import Details
-from acls.storage import finite
 
 LEVEL = 0.05
 """A p-value below this counts as more than chance."""
@@ -139,7 +139,7 @@ class Result:
         from acls.results.words import verdict
 
         shown = [name for name in names(3) if CATALOGUE[name].needs != "maps"]
-        plain: dict[str, Any] = finite(
+        plain: dict[str, Any] = to_plain(
             {
                 "n": self.n,
                 **{name: self.get(name) for name in dict.fromkeys([*shown, *self.estimates])},

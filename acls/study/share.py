@@ -25,7 +25,7 @@ from acls.recipes import Recipe
 from acls.recipes.recipe import recipe_text
 from acls.results.details import Details
 from acls.results.keeping import save
-from acls.storage import finite, load_tensors, save_tensors
+from acls.storage import load_tensors, save_tensors
 from acls.study.files import (
     ENVIRONMENT,
     MAPS,
@@ -89,7 +89,7 @@ def share(folder: str | Path, out: str | Path, *, outputs: bool = True) -> int:
                 files[row.run, kept_file(row.posthoc)] = _resamples(row)
         for name, run in runs.items():
             if run.has_outputs() and (test := run.test()).image is not None:
-                files[name, MAPS] = json.dumps(finite(_of_maps(test))).encode()
+                files[name, MAPS] = json.dumps(to_plain(_of_maps(test))).encode()
     shared = Store(out, create=True)
     if tensors:
         save_tensors(out / OUTPUTS, tensors, {"acls": "outputs"})

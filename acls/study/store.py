@@ -16,8 +16,8 @@ from acls.errors import InputError
 from acls.locks import hold
 from acls.metrics.estimates import Estimate
 from acls.metrics.significance import Floor
+from acls.options import to_plain
 from acls.results import Record, Result
-from acls.storage import finite
 
 NAME = "study.sqlite"
 LOCK = "study.lock"
@@ -117,7 +117,7 @@ class Store:
 def _cell(row: Row, name: str) -> Any:
     """A column of a row as SQLite holds it; the same settings are the same text."""
     value = row.result.as_json() if name == "metrics" else getattr(row, name)
-    return json.dumps(finite(value), sort_keys=True) if name in _JSON else value
+    return json.dumps(to_plain(value), sort_keys=True) if name in _JSON else value
 
 
 def _row(values: dict[str, Any]) -> Row:

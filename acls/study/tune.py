@@ -320,7 +320,7 @@ def _clear_unless_of(recipe: Recipe, folder: RunFolder) -> None:
 
 def _portable(recipe: Recipe) -> dict[str, Any]:
     """A recipe's settings but for the place of its data, which may be another on every machine."""
-    plain = to_plain(recipe)
+    plain: dict[str, Any] = to_plain(recipe)
     plain["data"].pop("root")
     return plain
 
