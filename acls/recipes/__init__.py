@@ -9,14 +9,7 @@ from functools import wraps
 
 from acls.errors import InputError, suggest
 from acls.recipes import accurate, paper, small
-from acls.recipes.recipe import (
-    LossOptions,
-    OptimOptions,
-    Recipe,
-    ScheduleOptions,
-    load_recipe,
-    save_recipe,
-)
+from acls.recipes.recipe import LossOptions, OptimOptions, Recipe, ScheduleOptions, load_recipe, save_recipe
 
 
 def _named(make: Callable[[], Recipe]) -> Callable[[], Recipe]:

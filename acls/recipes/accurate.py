@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from acls.data import DataOptions
 from acls.models import ModelOptions
-from acls.recipes.recipe import OptimOptions, Recipe, ScheduleOptions, acls_with
+from acls.recipes.paper import cifar10_resnet50
+from acls.recipes.recipe import OptimOptions, Recipe, ScheduleOptions
 from acls.recipes.small import custom
 
 LITE = "efficientnet_lite0.safetensors"
@@ -54,9 +55,10 @@ def cifar10_finetune() -> Recipe:
     and the other half test; training takes the paper's 45,000.
     ``acls train cifar10_finetune --root cifar10_train.zip --model.weights resnet20-12fca82f.th --loss ACLS``
     """
+    same = cifar10_resnet20()
     return replace(
-        cifar10_resnet20(),
-        data=replace(cifar10_resnet20().data, halve=True, normalise="imagenet"),
+        same,
+        data=replace(same.data, halve=True, normalise="imagenet"),
         model=ModelOptions(name="resnet20", weights="resnet20-12fca82f.th"),
         optim=OptimOptions(name="sgd", lr=0.01, weight_decay=1e-4),
         schedule=_COSINE,
@@ -69,15 +71,12 @@ def cifar10_resnet20() -> Recipe:
 
     ``acls train cifar10_resnet20 --root cifar10_train.zip --loss ACLS``
     """
-    return Recipe(
-        data=DataOptions(name="cifar10", pad=4, flip=True, normalise="cifar10", split="shuffled"),
+    return replace(
+        cifar10_resnet50(),
         model=ModelOptions(name="resnet20"),
-        loss=acls_with(6.0),
         optim=OptimOptions(name="sgd", lr=0.1, nesterov=True, weight_decay=5e-4),
         schedule=replace(_COSINE, warmup=1),
         epochs=12,
-        batch=128,
-        drop_last=True,
     )
 
 

@@ -10,9 +10,8 @@ from dataclasses import replace
 
 from acls.data import DataOptions
 from acls.models import ModelOptions
-from acls.recipes.recipe import OptimOptions, Recipe, ScheduleOptions, acls_with
+from acls.recipes.recipe import STREAMED, OptimOptions, Recipe, ScheduleOptions, acls_with
 
-_STREAMED = DataOptions(memory=False, flip=True, normalise="imagenet")
 _SGD = OptimOptions(name="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4)
 
 
@@ -48,14 +47,15 @@ def tiny_imagenet_resnet50() -> Recipe:
 
     ``acls train tiny_imagenet_resnet50 --root DIR --loss ACLS``
     """
-    return Recipe(
+    return replace(
+        cifar10_resnet50(),
         data=DataOptions(name="tiny_imagenet", pad=4, flip=True, normalise="imagenet"),
         model=ModelOptions(name="resnet50", stem="tiny"),
         loss=acls_with(10.0),
-        optim=_SGD,
         schedule=ScheduleOptions(name="steps", milestones=(40, 60)),
         epochs=100,
         batch=64,
+        drop_last=False,
     )
 
 
@@ -76,16 +76,7 @@ def imagenet_resnet50() -> Recipe:
     ``torchrun --nproc-per-node 4 -m acls train imagenet_resnet50 --root DIR --loss ACLS --devices 4``
     """
     return Recipe(
-        data=DataOptions(
-            name="imagenet",
-            memory=False,
-            scale=0.08,
-            flip=True,
-            jitter=0.4,
-            erase=0.25,
-            normalise="imagenet",
-            workers=8,
-        ),
+        data=replace(STREAMED, name="imagenet", scale=0.08, jitter=0.4, erase=0.25, workers=8),
         model=ModelOptions(name="resnet50", stem="imagenet"),
         loss=acls_with(10.0),
         optim=OptimOptions(name="adamw", lr=5e-4, weight_decay=5e-2, decay_all=False),
@@ -105,7 +96,7 @@ def voc_deeplabv3_resnet50() -> Recipe:
     the 10,582 images that the paper counts. ``acls train voc_deeplabv3_resnet50 --root DIR --loss ACLS``
     """
     return Recipe(
-        data=replace(_STREAMED, name="voc", size=512, jitter=0.3, colour="hsv", workers=4),
+        data=replace(STREAMED, name="voc", size=512, jitter=0.3, colour="hsv", workers=4),
         model=ModelOptions(name="deeplabv3_resnet50", pretrained=True),
         loss=acls_with(10.0),
         optim=replace(_SGD, lr=1e-2),

@@ -126,6 +126,10 @@ class Recipe:
     compile: bool = option(False, "compile the network: slow to start, faster on a GPU")
 
 
+STREAMED = DataOptions(memory=False, flip=True, normalise="imagenet")
+"""Data whose files are read as they are needed, with the usual augmentation."""
+
+
 def acls_with(margin: float) -> LossOptions:
     """ACLS, the method that recipes train with by default; the margin is for every method that has one."""
     return LossOptions(name="ACLS", protocol={"margin": margin})

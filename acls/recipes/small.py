@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from acls.data import DataOptions
 from acls.models import ModelOptions
-from acls.recipes.recipe import OptimOptions, Recipe, ScheduleOptions, acls_with
+from acls.recipes.recipe import STREAMED, OptimOptions, Recipe, ScheduleOptions, acls_with
 
 _COSINE = ScheduleOptions(name="cosine")
 
@@ -34,12 +34,8 @@ def digits_few() -> Recipe:
 
 def synthetic_mlp() -> Recipe:
     """Points with known probabilities, two hidden layers: true calibration is known. ``acls train synthetic_mlp``"""
-    return replace(
-        digits_cnn(),
-        data=DataOptions(name="synthetic"),
-        model=ModelOptions(name="mlp"),
-        optim=OptimOptions(lr=0.05),
-    )
+    data, model = DataOptions(name="synthetic"), ModelOptions(name="mlp")
+    return replace(digits_cnn(), data=data, model=model, optim=OptimOptions(lr=0.05))
 
 
 def synthetic_unet() -> Recipe:
@@ -110,7 +106,7 @@ def custom() -> Recipe:
     ``acls train custom --root DIR --model timm/resnet18 --model.pretrained true --loss ACLS``
     """
     return Recipe(
-        data=DataOptions(name="folder", memory=False, size=224, scale=0.25, flip=True, normalise="imagenet", workers=2),
+        data=replace(STREAMED, name="folder", size=224, scale=0.25, workers=2),
         model=ModelOptions(name="timm/resnet18"),
         loss=acls_with(10.0),
         optim=OptimOptions(lr=0.01),
@@ -125,9 +121,7 @@ def custom_segmentation() -> Recipe:
     """Your images and masks, with LR-ASPP on MobileNetV3. ``acls train custom_segmentation --root DIR --loss ACLS``"""
     return replace(
         custom(),
-        data=DataOptions(
-            name="segmentation_folder", memory=False, size=256, flip=True, jitter=0.3, normalise="imagenet", workers=2
-        ),
+        data=replace(STREAMED, name="segmentation_folder", size=256, jitter=0.3, workers=2),
         model=ModelOptions(name="lraspp_mobilenet"),
         batch=8,
         eval_batch=8,
