@@ -29,8 +29,7 @@ from acls.results import evaluate as measured
 from acls.shapes import IGNORE_INDEX
 from acls.spec import Spec
 from acls.storage import check_output
-from acls.study.engine import Engine, Here, make_engine, set_threads
-from acls.study.progress import Progress
+from acls.study.engine import Engine, Here, make_engine
 from acls.study.ranking import Ranked, rank
 from acls.study.runs import Cell, Failed, chosen, detailed, plan, run_study
 from acls.study.store import Store
@@ -95,7 +94,7 @@ def compare(
     folder = Path(out or Path("studies") / recipe.name)
     specs = methods if isinstance(methods, str) else [Spec.of(one) for one in methods]
     which = range(recipe.seed, recipe.seed + seeds) if isinstance(seeds, int) else seeds
-    engine = Here.make() if workers == 1 else make_engine("local", workers=workers)
+    engine = Here(1, torch.get_num_threads()) if workers == 1 else make_engine("local", workers=workers)
     cells = [replace(cell, given=given) for cell in plan(folder, recipe, specs, which, posthoc)]
     return run_comparison(folder, cells, engine, page=page, show=show, force=force)
 
@@ -108,8 +107,8 @@ def run_comparison(
     check_output(folder, "study", inputs=[root] if root else (), force=force)
     if page:
         check_output(folder / "report.html", "page", force=force)
-    failed = run_study(cells, engine, wait=wait, progress=Progress(show=show))
-    set_threads(engine.threads)
+    failed = run_study(cells, engine, wait=wait, show=show)
+    torch.set_num_threads(engine.threads)
     rows = detailed(folder, chosen(cells, Store(folder).rows()))
     ranked = rank(rows, RANKED)
     written = folder / "report.html" if page and rows else None

@@ -26,13 +26,10 @@ from acls.data.dataset import Data, InMemory, Part
 from acls.losses import ACLS, CE
 from acls.models import ModelOptions, build_model
 from acls.recipes import LossOptions, find
-from acls.train.folder import RunFolder
-from acls.train.guards import interruptions
-from acls.train.loop import run_epoch
-from acls.train.progress import EpochProgress
+from acls.train.folder import RunFolder, TrainState
+from acls.train.loop import run_epochs
 from acls.train.session import Session
 from acls.train.setup import Given
-from acls.train.state import TrainState
 
 LIMIT = 1.05
 
@@ -115,13 +112,11 @@ class Runner:
         self.session = Session(recipe, given=Given(data=lambda **_: data))
         self.folder = RunFolder(folder)
         self.folder.start(recipe, data)
-        self.at = TrainState()
-        self.progress = EpochProgress(epochs=1000, steps=1, done=0, show=False)
+        self.epochs = run_epochs(self.session, self.folder, TrainState())
 
     def epoch(self) -> float:
         began = time.perf_counter()
-        with interruptions() as interrupted:
-            run_epoch(self.session, self.folder, self.at, self.progress, interrupted, [])
+        next(self.epochs)
         return time.perf_counter() - began
 
 

@@ -48,8 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Search, print the trials and the front, and draw it; 1 where no trial finished."""
-    from acls.study.space import parse_space
-    from acls.study.tune import Search, tune
+    from acls.study.tune import Search, parse_space, tune
 
     recipe = apply(replace(find(args.recipe), log=()), settings_of(args), args.rest)
     folder = Path(args.out or Path("tuning") / f"{recipe.name}-{recipe.loss.name}")
@@ -78,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _parts(args: argparse.Namespace, found: Found, recipe: Recipe, figure: Path | None) -> Parts:
-    from acls.study.space import show
+    from acls.study.tune import show
 
     table = Table(["trial", "settings", "epoch", "accuracy %", "ECE %", "NLL", "front"], align="ll")
     for one in sorted(found.trials, key=lambda trial: trial.ece):

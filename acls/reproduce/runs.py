@@ -21,9 +21,7 @@ from acls.reproduce.experiments import EMBEDDED, SMALL, Line
 from acls.spec import Spec
 from acls.storage import write_text
 from acls.study.engine import Engine
-from acls.study.files import RunFiles, file_name
 from acls.study.methods import method_of
-from acls.study.progress import Progress
 from acls.study.runs import (
     NONE,
     Cell,
@@ -36,7 +34,7 @@ from acls.study.runs import (
     plan,
     run_study,
 )
-from acls.study.store import Row, Store
+from acls.study.store import Row, RunFiles, Store, file_name
 from acls.train import RunFolder
 from acls.train.evaluate import open_weights
 from acls.train.guards import isolated
@@ -96,8 +94,7 @@ class Study:
 
     def run(self) -> list[Failed]:
         """Train what is not trained yet."""
-        progress = Progress(show=self.setup.show)
-        return run_study(self._cells, self.setup.engine, wait=self.setup.wait, progress=progress)
+        return run_study(self._cells, self.setup.engine, wait=self.setup.wait, show=self.setup.show)
 
     def rows(self, label: str, split: str = "test") -> list[Row]:
         """The rows of a line, one per seed, with what differences on the same samples need."""

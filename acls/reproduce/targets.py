@@ -44,10 +44,9 @@ from acls.storage import write_text
 from acls.study.runs import Failed
 from acls.study.store import Row
 from acls.train import predict_run
-from acls.train.folder import open_run
+from acls.train.folder import load_state, open_run, restore
 from acls.train.guards import isolated
 from acls.train.session import Session
-from acls.train.state import load_state, restore
 
 FIRST, SECOND = FORMS
 NEAR = 0.1

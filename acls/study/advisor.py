@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from acls.errors import InputError
-from acls.study.files import METRICS, RunFiles
+from acls.study.store import METRICS, RunFiles
 
-NEEDED = ("epoch", "val/accuracy", "val/nll", "val/ece", "val/ece_after_temperature", "val/n")
+NUMBERS = ("accuracy", "nll", "ece", "ece_after_temperature")
 
 
 class Measured(Protocol):
@@ -73,12 +73,12 @@ def advise(history: Sequence[Mapping[str, float]]) -> CheckpointAdvice:
     """Weigh the epochs of a history; of equals the first is kept."""
     if not history:
         raise InputError("there is no finished epoch to choose from")
-    lacking = [name for name in NEEDED if name not in history[0]]
+    needed = ("epoch", *(f"val/{name}" for name in (*NUMBERS, "n")))
+    lacking = [name for name in needed if name not in history[0]]
     if lacking:
         raise InputError(f"the history lacks {', '.join(lacking)}: train the run anew with this version of acls")
-    names = ("accuracy", "nll", "ece", "ece_after_temperature")
     epochs = tuple(
-        Checkpoint(epoch=int(row["epoch"]) + 1, n=int(row["val/n"]), **{name: row[f"val/{name}"] for name in names})
+        Checkpoint(epoch=int(row["epoch"]) + 1, n=int(row["val/n"]), **{name: row[f"val/{name}"] for name in NUMBERS})
         for row in history
     )
     best = max(epochs, key=lambda one: one.accuracy)
@@ -88,16 +88,13 @@ def advise(history: Sequence[Mapping[str, float]]) -> CheckpointAdvice:
     def lowest(name: str, among: Sequence[Checkpoint] = epochs) -> Checkpoint:
         return min(among, key=attrgetter(name))
 
+    advised = lowest("nll", close)
     rules = (
         Choice("accuracy", "decisions only; what most papers do", best),
         Choice("nll", "probabilities as they are, a proper score", lowest("nll")),
         Choice("ece", "calibration alone, whatever the accuracy", lowest("ece")),
-        Choice(names[3], "calibration where a temperature will be fitted", lowest(names[3])),
-        Choice(
-            "nll at accuracy",
-            "the advice: least NLL among epochs that accuracy cannot tell apart",
-            lowest("nll", close),
-        ),
+        Choice(NUMBERS[3], "calibration where a temperature will be fitted", lowest(NUMBERS[3])),
+        Choice("nll at accuracy", "the advice: least NLL among epochs that accuracy cannot tell apart", advised),
     )
     return CheckpointAdvice(epochs, unbeaten(epochs), close, rules)
 

@@ -8,25 +8,24 @@ what was done since, and a study is whole on the machine that asked for it.
 from __future__ import annotations
 
 import contextlib
-import logging
 import tempfile
 import threading
 import uuid
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
-from acls.errors import InputError, WorkerLost, require
+import torch
+
+from acls.errors import InputError, require
 from acls.storage import atomic_write
-from acls.study.engine import GRACE, TRIES, Engine, cores, epitaph, set_threads, threads_each
+from acls.study.engine import GRACE, Engine, Lost, cores, threads_each, work_off
 
 T = TypeVar("T")
 R = TypeVar("R")
 EVERY = 10.0
 """Seconds between two looks for files that a task has written."""
-_log = logging.getLogger(__name__)
 
 
 @runtime_checkable
@@ -49,7 +48,11 @@ class Home:
     stamp: tuple[int, int]
     """Size and time of the proof: a machine that sees the same sees the same folder."""
     files: Any
-    """In a list, a reference to the content by name; empty for a task that may work in place."""
+    """In a list, a reference to their content by name ("" for a file); empty for a task that may work in place."""
+    number: int
+    """Of the task."""
+    queue: Any
+    """Takes back what the task writes elsewhere."""
 
 
 class _Elsewhere:
@@ -81,48 +84,41 @@ class Ray(Engine):
         gpus = 1 if ray.cluster_resources().get("GPU") else 0
         remote = ray.remote(num_cpus=self.threads, num_gpus=gpus, max_retries=0)(_on_ray)
         lost = (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError, ray.exceptions.NodeDiedError)
-        waiting, tries = deque(range(len(tasks))), [0] * len(tasks)
         running: dict[Any, int] = {}
         with contextlib.ExitStack() as stack:
             if started:
                 stack.callback(ray.shutdown)
-            post = _Post(stack, ray) if any(isinstance(task, Placed) for task in tasks) else None
+            post = _Post(stack, ray.put)
+
+            def begin(number: int) -> None:
+                task = tasks[number]
+                running[remote.remote(function, task, self.threads, post.of(number, task))] = number
+
+            def finished() -> Iterator[tuple[int, Any]]:
+                done, _ = ray.wait(list(running), num_returns=1, timeout=1.0)
+                post.receive()
+                for reference in done:
+                    number = running.pop(reference)
+                    try:
+                        result = ray.get(reference)
+                    except ray.exceptions.RayTaskError as error:
+                        raise error.cause from error
+                    except lost as error:
+                        result = Lost(type(error).__name__)
+                    if isinstance(result, _Elsewhere):
+                        post.apart.add(number)
+                        begin(number)
+                    else:
+                        yield number, result
+
             try:
-                while waiting or running:
-                    while waiting and len(running) < self.workers:
-                        number = waiting.popleft()
-                        tries[number] += 1
-                        sent = (None, None) if post is None else post.of(number, tasks[number])
-                        running[remote.remote(function, tasks[number], self.threads, *sent)] = number
-                        _log.info("task %d of %d is sent, try %d", number + 1, len(tasks), tries[number])
-                    done, _ = ray.wait(list(running), num_returns=1, timeout=1.0)
-                    if post is not None:
-                        post.receive()
-                    for reference in done:
-                        number = running.pop(reference)
-                        try:
-                            result = ray.get(reference)
-                        except ray.exceptions.RayTaskError as error:
-                            raise error.cause from error
-                        except lost as error:
-                            _log.info("the worker of task %d is lost: %s", number + 1, type(error).__name__)
-                            if tries[number] == TRIES:
-                                raise WorkerLost(epitaph(number)) from error
-                            waiting.appendleft(number)
-                        else:
-                            if isinstance(result, _Elsewhere) and post is not None:
-                                tries[number] -= 1
-                                post.apart.add(number)
-                                waiting.appendleft(number)
-                            else:
-                                yield number, result
+                yield from work_off(begin, finished, len(tasks), self.workers)
             finally:
                 for reference in running:
                     ray.cancel(reference)  # as Ctrl-C would: training saves its state
                 if running:
                     ray.wait(list(running), num_returns=len(running), timeout=GRACE)
-                    if post is not None:
-                        post.receive()
+                    post.receive()
 
 
 def _connected(address: str | None, **settings: Any) -> Any:
@@ -140,30 +136,36 @@ def _connected(address: str | None, **settings: Any) -> Any:
 class _Post:
     """The files of tasks, on the machine that asks for them."""
 
-    def __init__(self, stack: contextlib.ExitStack, ray: Any) -> None:
-        self.put, self.stack = ray.put, stack
-        self.queue = require("ray.util.queue", extra="cluster").Queue(actor_options={"num_cpus": 0})
-        stack.callback(self.queue.shutdown, force=True)
+    def __init__(self, stack: contextlib.ExitStack, put: Callable[[Any], Any]) -> None:
+        self.put, self.stack = put, stack
+        self.queue: Any = None
+        """Made with the first task that has files."""
         self.places: dict[int, Path] = {}
         self.apart: set[int] = set()
         """Tasks that were sent to a machine which does not see their files."""
 
-    def of(self, number: int, task: Any) -> tuple[Home | None, Any]:
-        """What goes with a task: where its files are, and how to send those it writes back."""
+    def of(self, number: int, task: Any) -> Home | None:
+        """What goes with a task that has files: where they are, and how to send those it writes back."""
         if not isinstance(task, Placed):
-            return None, None
+            return None
+        if self.queue is None:
+            self.queue = require("ray.util.queue", extra="cluster").Queue(actor_options={"num_cpus": 0})
+            self.stack.callback(self.queue.shutdown, force=True)
         place = proof = self.places[number] = task.place
         if not place.is_file():
             place.mkdir(parents=True, exist_ok=True)
             proof = place / f".{uuid.uuid4().hex}"
             proof.touch()
             self.stack.callback(proof.unlink, missing_ok=True)
-        files = [self.put(_content(place))] if number in self.apart else []
-        return Home(proof, _stamp(proof), files), _Sender(number, self.queue)
+        files = []
+        if number in self.apart:
+            found = [("", place)] if place.is_file() else _files(place)
+            files = [self.put({name: file.read_bytes() for name, file in found})]
+        return Home(proof, _stamp(proof), files, number, self.queue)
 
     def receive(self) -> None:
         """Write what has come; a list of names instead of content says which files there are at the end."""
-        for number, name, content in self.queue.get_nowait_batch(self.queue.qsize()):
+        for number, name, content in self.queue.get_nowait_batch(self.queue.qsize()) if self.queue else ():
             if isinstance(content, bytes):
                 with atomic_write(self.places[number] / name) as temporary:
                     temporary.write_bytes(content)
@@ -173,45 +175,38 @@ class _Post:
                         file.unlink()
 
 
-@dataclass
-class _Sender:
-    """Sends back what a task has written."""
+@contextlib.contextmanager
+def _sending(home: Home, place: Path) -> Iterator[None]:
+    """Send files home as they change, at last all that have."""
+    known = {name: _stamp(file) for name, file in _files(place)}
+    ended = threading.Event()
 
-    number: int
-    queue: Any
+    def send() -> None:
+        for name, file in _files(place):
+            with contextlib.suppress(FileNotFoundError):  # replaced or removed meanwhile: looked at the next time
+                stamp, content = _stamp(file), file.read_bytes()
+                if known.get(name) != stamp:
+                    home.queue.put((home.number, name, content))
+                    known[name] = stamp
 
-    @contextlib.contextmanager
-    def watching(self, place: Path) -> Iterator[None]:
-        """Send files as they change, at last all that have."""
-        known = {name: _stamp(file) for name, file in _files(place)}
-        ended = threading.Event()
-
-        def send() -> None:
-            for name, file in _files(place):
-                with contextlib.suppress(FileNotFoundError):  # replaced or removed meanwhile: looked at the next time
-                    stamp, content = _stamp(file), file.read_bytes()
-                    if known.get(name) != stamp:
-                        self.queue.put((self.number, name, content))
-                        known[name] = stamp
-
-        def watch() -> None:
-            while not ended.wait(EVERY):
-                send()
-
-        thread = threading.Thread(target=watch, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
+    def watch() -> None:
+        while not ended.wait(EVERY):
             send()
-            if place.is_dir():
-                self.queue.put((self.number, "", [name for name, _ in _files(place)]))
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        send()
+        if place.is_dir():
+            home.queue.put((home.number, "", [name for name, _ in _files(place)]))
 
 
-def _on_ray(function: Callable[[Any], Any], task: Any, threads: int, home: Home | None, sender: Any) -> Any:
-    set_threads(threads)
+def _on_ray(function: Callable[[Any], Any], task: Any, threads: int, home: Home | None) -> Any:
+    torch.set_num_threads(threads)
     if home is None or (home.proof.exists() and _stamp(home.proof) == home.stamp):
         return function(task)
     if not home.files:
@@ -223,7 +218,7 @@ def _on_ray(function: Callable[[Any], Any], task: Any, threads: int, home: Home 
             file = place / name if name else place
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(content)
-        with sender.watching(place):
+        with _sending(home, place):
             return function(moved)
 
 
@@ -231,11 +226,6 @@ def _files(place: Path) -> list[tuple[str, Path]]:
     """The files below a folder by their relative names, without hidden ones: locks, and such as are being written."""
     found = sorted(file for file in place.rglob("*") if file.is_file() and not file.name.startswith("."))
     return [(file.relative_to(place).as_posix(), file) for file in found]
-
-
-def _content(place: Path) -> dict[str, bytes]:
-    """The files of a folder by name; of a file, its content under no name."""
-    return {name: file.read_bytes() for name, file in ([("", place)] if place.is_file() else _files(place))}
 
 
 def _stamp(file: Path) -> tuple[int, int]:

@@ -17,10 +17,12 @@ import threading
 import traceback
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
 from typing import Any, TypeVar
+
+import torch
 
 from acls.errors import InputError, WorkerLost, suggest
 
@@ -71,7 +73,8 @@ def make_engine(name: str = "local", *, workers: int | None = None, address: str
         from acls.study.cluster import Ray
 
         return Ray.make(workers, address)
-    return Local.make(workers)
+    workers = workers or len(_gpus()) or cores()
+    return Local(workers, threads_each(workers))
 
 
 def cores() -> int:
@@ -83,127 +86,117 @@ def cores() -> int:
 class Local(Engine):
     """Processes of this machine, each with a pipe to this one; on a machine with GPUs each has one to itself."""
 
-    @classmethod
-    def make(cls, workers: int | None) -> Local:
-        workers = workers or len(_gpus()) or cores()
-        return cls(workers, threads_each(workers))
-
     def map(self, function: Callable[[T], R], tasks: Sequence[T]) -> Generator[tuple[int, R], None, None]:
-        waiting, devices = deque(enumerate(tasks)), _gpus()
-        tries = [0] * len(tasks)
-        crew: list[_Worker] = []
-        finished = False
+        idle: list[_Worker] = []
+        busy: dict[Any, tuple[_Worker, int]] = {}
+
+        def begin(number: int) -> None:
+            taken = {worker.slot for worker in (*idle, *(worker for worker, _ in busy.values()))}
+            worker = idle.pop() if idle else _Worker(function, min({*range(self.workers)} - taken), self.threads)
+            busy[worker.pipe] = worker, number
+            with contextlib.suppress(BrokenPipeError):  # one that is dead already is found so when asked for a result
+                worker.pipe.send(tasks[number])
+
+        def finished() -> Iterator[tuple[int, Any]]:
+            # A pipe shows who is done and who is dead: that of a dead worker is at its end.
+            for worker, number in [busy[pipe] for pipe in connection.wait(list(busy))]:
+                try:
+                    well, value, trace = pickle.loads(worker.pipe.recv_bytes())
+                except (EOFError, OSError):
+                    del busy[worker.pipe]
+                    code = worker.stop(0) or 0
+                    yield number, Lost(f"signal {-code}" if code < 0 else f"exit code {code}")
+                    continue
+                idle.append(worker)
+                del busy[worker.pipe]
+                if not well:
+                    raise value from TaskFailed(f"\n{trace}")
+                yield number, value
+
         try:
-            while waiting or any(worker.task is not None for worker in crew):
-                busy = {worker.slot for worker in crew}
-                free = (slot for slot in range(self.workers) if slot not in busy)
-                idle = [worker for worker in crew if worker.task is None]
-                while waiting and (idle or len(crew) < self.workers):
-                    if not idle:
-                        slot = next(free)
-                        idle.append(
-                            _Worker(function, slot, self.threads, devices[slot % len(devices)] if devices else "")
-                        )
-                        crew.append(idle[-1])
-                    number, task = waiting.popleft()
-                    tries[number] += 1
-                    idle.pop().begin(number, task)
-                    _log.info("task %d of %d begins, try %d", number + 1, len(tasks), tries[number])
-                for worker in _ready(crew):
-                    number = worker.number
-                    try:
-                        result = worker.result()
-                    except _Dead:
-                        crew.remove(worker)
-                        code = worker.stop(0)
-                        _log.info("the worker of task %d ended with %s", number + 1, code)
-                        if tries[number] == TRIES:
-                            raise WorkerLost(epitaph(number, code)) from None
-                        waiting.appendleft((number, tasks[number]))
-                    else:
-                        yield number, result
-            finished = True
+            yield from work_off(begin, finished, len(tasks), self.workers)
         finally:
-            _dismiss(crew, 0 if finished else GRACE)
+            _dismiss(idle, [worker for worker, _ in busy.values()])
 
 
 @dataclass(frozen=True)
 class Here(Engine):
     """This process: nothing needs to be picklable, and a notebook's own classes will do."""
 
-    @classmethod
-    def make(cls) -> Here:
-        import torch
-
-        return cls(1, torch.get_num_threads())
-
     def map(self, function: Callable[[T], R], tasks: Sequence[T]) -> Generator[tuple[int, R], None, None]:
         for number, task in enumerate(tasks):
             yield number, function(task)
 
 
-class _Dead(Exception):
-    """A worker ended without a result."""
+@dataclass(frozen=True)
+class Lost:
+    """What comes of a task whose worker ended without a result: how it ended."""
+
+    how: str
+
+
+def work_off(
+    begin: Callable[[int], None], finished: Callable[[], Iterable[tuple[int, Any]]], count: int, workers: int
+) -> Generator[tuple[int, Any], None, None]:
+    """Begin so many tasks as workers are free, and give the results; one whose worker was lost is begun again.
+
+    ``finished`` waits for the next tasks to end, and raises what a task raised.
+    """
+    waiting, tries, busy = deque(range(count)), [0] * count, 0
+    while waiting or busy:
+        while waiting and busy < workers:
+            number = waiting.popleft()
+            tries[number] += 1
+            busy += 1
+            begin(number)
+            _log.info("task %d of %d begins, try %d", number + 1, count, tries[number])
+        for number, result in finished():
+            busy -= 1
+            if not isinstance(result, Lost):
+                yield number, result
+                continue
+            _log.info("the worker of task %d is lost: %s", number + 1, result.how)
+            if tries[number] == TRIES:
+                raise WorkerLost(
+                    f"task {number + 1} was begun {TRIES} times, and each time its worker died, the last with "
+                    f"{result.how}; if that is for want of memory, fewer --workers may help"
+                )
+            waiting.appendleft(number)
 
 
 class _Worker:
-    """A process that works off one task at a time."""
+    """A process that works off one task at a time, with a GPU if there are any."""
 
-    def __init__(self, function: Callable[[Any], Any], slot: int, threads: int, device: str) -> None:
-        context = multiprocessing.get_context("spawn")
+    def __init__(self, function: Callable[[Any], Any], slot: int, threads: int) -> None:
+        context, devices = multiprocessing.get_context("spawn"), _gpus() or [""]
         self.slot = slot
-        self.task: Any = None
-        self.number = -1
         self.pipe, theirs = context.Pipe()
         # Not a daemon: those may not have children, which loaders of data are.
-        self.process = context.Process(target=_work, args=(function, theirs, threads, device), daemon=False)
+        arguments = (function, theirs, threads, devices[slot % len(devices)])
+        self.process = context.Process(target=_work, args=arguments, daemon=False)
         self.process.start()
         theirs.close()
-
-    def begin(self, number: int, task: Any) -> None:
-        self.number, self.task = number, (task,)
-        with contextlib.suppress(BrokenPipeError):  # a worker that is dead already is found so when asked for a result
-            self.pipe.send(task)
-
-    def result(self) -> Any:
-        """What the task gave or raised."""
-        try:
-            well, value, trace = pickle.loads(self.pipe.recv_bytes())
-        except (EOFError, OSError) as error:
-            raise _Dead from error
-        self.task = None
-        if well:
-            return value
-        raise value from TaskFailed(f"\n{trace}")
 
     def stop(self, grace: float) -> int | None:
         """Let the worker end, at last by force; returns how it ended."""
         self.pipe.close()
         self.process.join(grace)
-        if self.process.is_alive():
-            self.process.kill()
+        self.process.kill()  # does nothing to one that has ended
         self.process.join()
         code = self.process.exitcode
         self.process.close()
         return code
 
 
-def _ready(crew: Sequence[_Worker]) -> list[_Worker]:
-    """Wait for busy workers that are done or dead. A pipe shows both: that of a dead worker is at its end."""
-    by_pipe = {worker.pipe: worker for worker in crew if worker.task is not None}
-    return [by_pipe[pipe] for pipe in connection.wait(list(by_pipe)) if isinstance(pipe, connection.Connection)]
-
-
-def _dismiss(crew: Sequence[_Worker], grace: float) -> None:
+def _dismiss(idle: Sequence[_Worker], busy: Sequence[_Worker]) -> None:
     """End all workers; those under way are asked to stop, which training takes as a call to save its state."""
     try:
-        for worker in crew:
-            if worker.task is not None:
-                worker.process.terminate()
-        for worker in crew:
-            worker.stop(grace if worker.task is not None else 1.0)
+        for worker in busy:
+            worker.process.terminate()
+        for worker in (*busy, *idle):
+            worker.stop(GRACE if worker in busy else 1.0)
     except KeyboardInterrupt:
-        for worker in crew:
+        for worker in (*busy, *idle):
             with contextlib.suppress(ValueError):  # closed: ended before
                 worker.process.kill()
         raise
@@ -217,36 +210,24 @@ def _work(function: Callable[[Any], Any], pipe: connection.Connection, threads: 
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if device:
         os.environ["CUDA_VISIBLE_DEVICES"] = device
-    set_threads(threads)
-    while True:
-        try:
+    torch.set_num_threads(threads)
+    with contextlib.suppress(EOFError, ConnectionResetError, BrokenPipeError, KeyboardInterrupt):
+        while True:
             task = pipe.recv()
-        except (EOFError, ConnectionResetError):
-            return
-        try:
-            # Plain bytes: the pipe's own pickling would leave tensors in shared memory that ends with this process.
-            answer = pickle.dumps((True, function(task), ""))
-        except KeyboardInterrupt:
-            return
-        except BaseException as error:
-            answer = pickle.dumps((False, _sendable(error), traceback.format_exc()))
-        try:
+            try:
+                # Plain bytes: the pipe's own pickling would leave tensors in shared memory that ends with this process.
+                answer = pickle.dumps((True, function(task), ""))
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
+                answer = pickle.dumps((False, _sendable(error), traceback.format_exc()))
             pipe.send_bytes(answer)
-        except BrokenPipeError:
-            return
 
 
 def threads_each(workers: int, available: int | None = None) -> int:
     """Threads of each worker: what OMP_NUM_THREADS says, or else its share of the available cores."""
     said = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
     return int(said) if said.isdecimal() and int(said) else max(1, (available or cores()) // workers)
-
-
-def set_threads(threads: int) -> None:
-    """Compute with this many threads."""
-    import torch
-
-    torch.set_num_threads(threads)
 
 
 def _end_with_parent() -> None:
@@ -265,18 +246,7 @@ def _sendable(error: BaseException) -> BaseException:
     return error
 
 
-def epitaph(number: int, code: int | None = None) -> str:
-    """Why a task was given up: its workers died, the last with this exit code."""
-    how = "" if code is None else f", at last by signal {-code}" if code < 0 else f", at last with exit code {code}"
-    return (
-        f"task {number + 1} was begun {TRIES} times, and each time its worker died{how}; "
-        "if that is for want of memory, fewer --workers may help"
-    )
-
-
 def _gpus() -> list[str]:
     """The GPUs that this process may use, by the names that CUDA knows them by."""
-    import torch
-
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     return visible.split(",") if visible else [str(number) for number in range(torch.cuda.device_count())]

@@ -22,9 +22,6 @@ from acls.metrics.significance import SeedDifference, compare, over_seeds, ranki
 from acls.results import LEVEL, Record, Result
 from acls.results.details import Resampled
 
-Values = dict[str, dict[int, float]]
-"""By method and seed."""
-
 
 @dataclass(frozen=True)
 class Ranked:
@@ -123,18 +120,18 @@ def difference(
     return over_seeds(mine, theirs, _deviation(pairs, metric), resolution=step, level=level)
 
 
-def values_of(group: Mapping[str, Mapping[int, Record]], metric: str) -> Values:
+def values_of(group: Mapping[str, Mapping[int, Record]], metric: str) -> dict[str, dict[int, float]]:
     """The values of a metric by method and seed: debiased where all have such an estimate, else the plain ones."""
     found = {
         method: {seed: one.result.estimates[metric] for seed, one in seeds.items() if metric in one.result.estimates}
         for method, seeds in group.items()
     }
-    every = [one for seeds in found.values() for one in seeds.values()]
-    if every and all(one.debiased is not None for one in every):
-        return {m: {seed: one.debiased or 0.0 for seed, one in seeds.items()} for m, seeds in found.items()}
-    return {
-        m: {seed: one.value for seed, one in seeds.items() if math.isfinite(one.value)} for m, seeds in found.items()
+    plain = any(one.debiased is None for seeds in found.values() for one in seeds.values())
+    values = {
+        method: {seed: one.value if plain else one.debiased or 0.0 for seed, one in seeds.items()}
+        for method, seeds in found.items()
     }
+    return {method: {seed: x for seed, x in some.items() if math.isfinite(x)} for method, some in values.items()}
 
 
 def resamples_of(record: Record) -> Resampled | None:

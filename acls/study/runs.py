@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable, Sequence
-from contextlib import closing
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +32,17 @@ from acls.results import Result, evaluate
 from acls.results.keeping import kept
 from acls.spec import Spec, parse, written
 from acls.study.engine import Engine
-from acls.study.files import TEST, RunFiles, calibrator_file, file_name, kept_file
 from acls.study.methods import decided_by, methods_of
-from acls.study.progress import Progress
-from acls.study.store import Row, Store
+from acls.study.store import SUMMARY, TEST, VAL, Row, RunFiles, Store, calibrator_file, file_name, kept_file
 from acls.train import Given, RunFolder, TrainingStopped, fit, resume
 from acls.train.folder import NEUTRAL
+from acls.train.progress import progress_bar
 
 NONE = "none"
 FREE = {"loss", "seed", *NEUTRAL} - {"data.root", "model.weights"}
 """Settings in which the runs of a study may differ: what is compared, and what changes results in their last bits."""
+EVERY = 0.5
+"""Seconds between looks at the run folders."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +58,6 @@ class Cell:
     """None for the network as it is."""
     given: Given | None = None
     """The model and the data, where they were handed over in Python."""
-
-    @property
-    def path(self) -> RunFolder:
-        return RunFolder(self.place)
 
     @property
     def place(self) -> Path:
@@ -94,37 +93,87 @@ def plan(
         posthoc = [make_calibrator(spec) for spec in parse(posthoc, "calibrator", {NONE: ()})]
     after = (None, *{calibrator_name(one): one for one in posthoc}.values())
     found = methods_of(replace(recipe, model=resolved(recipe.model)), methods)
+    place = str(Path(folder).absolute())
     return [
-        Cell(
-            replace(method.recipe, seed=seed),
-            method.name,
-            str(Path(folder).absolute()),
-            f"runs/{file_name(method.name)}-{seed}",
-            after,
-        )
+        Cell(replace(method.recipe, seed=seed), method.name, place, f"runs/{file_name(method.name)}-{seed}", after)
         for seed in seeds
         for method in found
     ]
 
 
-def run_study(
-    cells: Sequence[Cell], engine: Engine, *, wait: bool = False, progress: Progress | None = None
-) -> list[Failed]:
-    """Work off what is not stored yet, store it, and return the cells that failed."""
+def run_study(cells: Sequence[Cell], engine: Engine, *, wait: bool = False, show: bool = False) -> list[Failed]:
+    """Work off what is not stored yet, store it, and return the cells that failed; ``show`` a bar on the terminal."""
     store = Store(cells[0].folder, create=True)
     failed = []
-    with store.lock(wait=wait), progress or Progress(show=False) as told:
+    with store.lock(wait=wait):
         _check_settings(cells, store.rows())
         rest = missing(cells, store.rows())
-        told.start(rest)
-        with closing(engine.map(run_cell, rest)) as results:
+        progress = Progress(rest)
+        with progress.shown(show=show), closing(engine.map(run_cell, rest)) as results:
             for number, result in results:
                 if isinstance(result, Failed):
                     failed.append(result)
                 else:
                     store.add(*result)
-                told.finish(rest[number])
+                progress.finished.add(rest[number].run)
     return failed
+
+
+class Progress:
+    """How far the cells are, by the metrics.csv of their runs: whoever trains them, wherever, has one there."""
+
+    def __init__(self, cells: Sequence[Cell]) -> None:
+        self.cells = cells
+        self.finished: set[str] = set()
+        """The runs that are done, by the word of who works them off."""
+
+    def look(self) -> tuple[int, str]:
+        """The epochs done, and what is going on: cells are begun in order, so the first unfinished one is under way.
+
+        A run that ended before its last epoch counts as whole.
+        """
+        epochs = {
+            cell.run: cell.recipe.epochs if cell.run in self.finished else epochs_of(RunFolder(cell.place).metrics)
+            for cell in self.cells
+        }
+        told = f"{len(self.finished)}/{len(self.cells)} runs"
+        now = next((cell for cell in self.cells if cell.run not in self.finished), None)
+        if now is not None:
+            last = now.recipe.epochs
+            told += f", {now.method}, seed {now.recipe.seed}, epoch {min(epochs[now.run] + 1, last)}/{last}"
+        return sum(epochs.values()), told
+
+    @contextmanager
+    def shown(self, *, show: bool) -> Iterator[None]:
+        """A bar on the terminal for the time being; none without a terminal or rich, and where ``show`` is False."""
+        # A run is slow to begin, so the speed is averaged over minutes.
+        bar = progress_bar(stderr=True, speed_estimate_period=300) if show and sys.stderr.isatty() else None
+        if bar is None or not self.cells:
+            yield
+            return
+        before, told = self.look()  # epochs done before tell nothing about the speed, and are not counted
+        task = bar.add_task(told, total=max(sum(cell.recipe.epochs for cell in self.cells) - before, 1))
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.wait(EVERY):
+                done, told = self.look()
+                bar.update(task, completed=done - before, description=told)
+
+        with bar:
+            threading.Thread(target=watch, daemon=True).start()
+            try:
+                yield
+            finally:
+                over.set()
+
+
+def epochs_of(metrics: Path) -> int:
+    """How many epochs a run has finished, by its metrics.csv."""
+    try:
+        return max(metrics.read_bytes().count(b"\n") - 1, 0)
+    except FileNotFoundError:
+        return 0
 
 
 def missing(cells: Iterable[Cell], rows: Iterable[Row]) -> list[Cell]:
@@ -150,7 +199,7 @@ def chosen(cells: Sequence[Cell], rows: Iterable[Row]) -> list[Row]:
 
 def run_cell(cell: Cell) -> list[Row] | Failed:
     """Train, or go on training, and measure."""
-    folder = cell.path
+    folder = RunFolder(cell.place)
     folder.path.mkdir(parents=True, exist_ok=True)
     with hold(folder.path / ".lock", wait=True):  # a worker whose study was killed may still be about to end
         try:
@@ -160,7 +209,7 @@ def run_cell(cell: Cell) -> list[Row] | Failed:
                 resume(folder.path, show=False, given=cell.given)
         except TrainingStopped as error:
             return Failed(cell.method, cell.recipe.seed, str(error))
-        return _measured(cell)
+        return _rows(cell)
 
 
 def outputs(folder: str | Path, row: Row) -> Predictions:
@@ -174,25 +223,16 @@ def detailed(folder: str | Path, rows: Iterable[Row]) -> list[Row]:
 
     They are kept beside the outputs when a run is measured; an older run is measured again, from one reading.
     """
-    found: list[Row] = []
-    test: tuple[str, Predictions] | None = None
+    found, test = [], lru_cache(1)(RunFiles.test)
     for row in rows:
         run = RunFiles(Path(folder), row.run)
-        if not row.run or not run.has_outputs():
-            details = run.kept(row.posthoc) if row.run else None
-            found.append(replace(row, result=replace(row.result, details=details)))
-            continue
-
-        def made(run: RunFiles = run, row: Row = row) -> Result:
-            nonlocal test
-            if test is None or test[0] != row.run:
-                test = row.run, run.test()
-            return _evaluated_after(run, row.posthoc, test[1])
-
-        file = run.path / TEST
-        result = kept(run.path / kept_file(row.posthoc), file, made) if file.is_file() else made()
-        sums = replace(row.result, suite=result.suite, details=result.details, labels=result.labels, unit=result.unit)
-        found.append(replace(row, result=sums))
+        result = replace(row.result, details=None)
+        if row.run and run.has_outputs():
+            new = _measured(run, row.posthoc, test)
+            result = replace(result, suite=new.suite, details=new.details, labels=new.labels, unit=new.unit)
+        elif row.run:
+            result = replace(result, details=run.kept(row.posthoc))
+        found.append(replace(row, result=result))
     return found
 
 
@@ -222,32 +262,28 @@ def calibrator_name(calibrator: Calibrator | None) -> str:
 
 def _blank(cell: Cell, calibrator: Calibrator | None) -> Row:
     """The row of a cell before anything is measured."""
-    settings = {"recipe": to_plain(cell.recipe), "loss": cell.recipe.loss.build().settings()}
-    name, told = cell.recipe.name, protocol(cell.recipe)
-    empty = Result(0, {})
-    return Row(
-        cell.method, cell.recipe.seed, calibrator_name(calibrator), empty, told, name, "test", 0.0, cell.run, settings
-    )
+    recipe, posthoc = cell.recipe, calibrator_name(calibrator)
+    settings = {"recipe": to_plain(recipe), "loss": recipe.loss.build().settings()}
+    empty, told = Result(0, {}), protocol(recipe)
+    return Row(cell.method, recipe.seed, posthoc, empty, told, recipe.name, "test", 0.0, cell.run, settings)
 
 
-def _measured(cell: Cell) -> list[Row]:
+def _rows(cell: Cell) -> list[Row]:
     """Measure a finished run as it is and after each post-hoc method; each file of predictions is read once."""
-    folder, run = cell.path, RunFiles(Path(cell.folder), cell.run)
-    test = run.test()
-    summary = json.loads(folder.summary.read_text(encoding="utf-8"))
+    run, test = RunFiles(Path(cell.folder), cell.run), lru_cache(1)(RunFiles.test)
+    summary = json.loads(run.text(SUMMARY))
     seconds = sum(row["seconds"] for row in run.history())
     calibrators = [one for one in cell.posthoc if one is not None]
     if calibrators:
-        val = Predictions.load(folder.predictions("val"))
+        val = Predictions.load(run.path / VAL)
         for calibrator in calibrators:
             fitted = copy.deepcopy(calibrator).fit(val.logits(), val.labels, group=val.image)
             fitted.save(run.path / calibrator_file(calibrator_name(calibrator)))
     rows = []
     for one in cell.posthoc:
         blank = _blank(cell, one)
-        file = run.path / kept_file(blank.posthoc)
-        file.unlink(missing_ok=True)
-        result = kept(file, run.path / TEST, partial(_evaluated_after, run, blank.posthoc, test))
+        (run.path / kept_file(blank.posthoc)).unlink(missing_ok=True)
+        result = _measured(run, blank.posthoc, test)
         if one is None:  # of whole label maps, which the saved predictions are a part of
             of_maps = [name for name, about in CATALOGUE.items() if about.needs == "maps" and name in summary["test"]]
             maps = {name: Estimate(summary["test"][name]) for name in of_maps}
@@ -257,8 +293,14 @@ def _measured(cell: Cell) -> list[Row]:
     return rows
 
 
-def _evaluated_after(run: RunFiles, posthoc: str, test: Predictions) -> Result:
-    return evaluated(_after(run, posthoc, test))
+def _measured(run: RunFiles, posthoc: str, test: Callable[[RunFiles], Predictions]) -> Result:
+    """The result after a post-hoc method: the one that is kept beside the outputs, or else made from them."""
+    file = run.path / TEST
+
+    def made() -> Result:
+        return evaluated(_after(run, posthoc, test(run)))
+
+    return kept(run.path / kept_file(posthoc), file, made) if file.is_file() else made()
 
 
 def _after(run: RunFiles, posthoc: str, predictions: Predictions) -> Predictions:
@@ -280,39 +322,32 @@ def refuse_other_settings(rows: Sequence[Row], stored: Iterable[Row], study: str
         if new is None:
             continue
         # What the method itself decides on can only be compared with the same method's.
-        free = set() if same else decided_by(new.method) | decided_by(old.method)
-        _refuse_other_recipe(from_plain(Recipe, old.settings["recipe"]), new, free, study, remedy)
-        if same:
-            _refuse_other_loss(old, new, study, remedy)
+        free = FREE if same else FREE | decided_by(new.method) | decided_by(old.method)
+        before, now = flat(to_plain(from_plain(Recipe, old.settings["recipe"]))), flat(new.settings["recipe"])
+        for name in now:
+            if {name, name.split(".")[0]} & free or before.get(name) == now[name]:
+                continue
+            if name == "model.source":
+                what = f"the source of {before['model.name']} has changed since {study} began"
+                raise InputError(f"{what}: restore it, or {remedy}")
+            raise InputError(f"{study} has runs with {name} {before.get(name)}, got {now[name]}: {remedy}")
+        if same:  # the same name with other settings: a default has changed since
+            before, now = flat(old.settings["loss"]), flat(new.settings["loss"])
+            for name in before.keys() & now.keys() - {"ignore_index"}:
+                if before[name] != now[name]:
+                    raise InputError(
+                        f"{study} has {old.method} with {name}={before[name]}, but it is now {now[name]}: write {name} "
+                        f"out in --methods, or {remedy}"
+                    )
 
 
 def _check_settings(cells: Sequence[Cell], stored: Sequence[Row]) -> None:
-    """Raise where the folder holds runs with other settings, before anything is trained."""
-    study, remedy = f"the study in {cells[0].folder}", "pass the same settings to go on with it, or another --out"
-    for cell in cells:
-        if cell.path.recipe.exists():
-            _refuse_other_recipe(load_recipe(cell.path.recipe), _blank(cell, None), set(), study, remedy)
-    refuse_other_settings([_blank(cell, None) for cell in cells], stored, study, remedy)
-
-
-def _refuse_other_recipe(recipe: Recipe, row: Row, free: set[str], study: str, remedy: str) -> None:
-    before, now = flat(to_plain(recipe)), flat(row.settings["recipe"])
-    for name in now:
-        if {name, name.split(".")[0]} & (FREE | free) or before.get(name) == now[name]:
-            continue
-        if name == "model.source":
-            raise InputError(
-                f"the source of {recipe.model.name} has changed since {study} began: restore it, or {remedy}"
-            )
-        raise InputError(f"{study} has runs with {name} {before.get(name)}, got {now[name]}: {remedy}")
-
-
-def _refuse_other_loss(old: Row, new: Row, study: str, remedy: str) -> None:
-    """Raise where the stored method has the same name with other settings: a default has changed since."""
-    before, now = flat(old.settings["loss"]), flat(new.settings["loss"])
-    for name in before.keys() & now.keys() - {"ignore_index"}:
-        if before[name] != now[name]:
-            raise InputError(
-                f"{study} has {old.method} with {name}={before[name]}, but it is now {now[name]}: write {name} out in "
-                f"--methods, or {remedy}"
-            )
+    """Raise where the folder holds runs with other settings, stored or begun, before anything is trained."""
+    rows = [_blank(cell, None) for cell in cells]
+    begun = [
+        replace(row, settings={"recipe": to_plain(load_recipe(file)), "loss": {}})
+        for cell, row in zip(cells, rows, strict=True)
+        if (file := RunFolder(cell.place).recipe).exists()
+    ]
+    remedy = "pass the same settings to go on with it, or another --out"
+    refuse_other_settings(rows, [*begun, *stored], f"the study in {cells[0].folder}", remedy)

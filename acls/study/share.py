@@ -26,21 +26,23 @@ from acls.recipes.recipe import recipe_text
 from acls.results.details import Details
 from acls.results.keeping import save
 from acls.storage import load_tensors, save_tensors
-from acls.study.files import (
+from acls.study.ranking import resamples_of
+from acls.study.runs import detailed, refuse_other_settings
+from acls.study.store import (
     ENVIRONMENT,
     MAPS,
     METRICS,
     OUTPUTS,
     RECIPE,
+    STORE,
     SUMMARY,
+    Row,
     RunFiles,
+    Store,
     calibrator_file,
     kept_file,
     shared_files,
 )
-from acls.study.ranking import resamples_of
-from acls.study.runs import detailed, refuse_other_settings
-from acls.study.store import NAME, Row, Store
 
 PLACES = ("data.root", "model.weights", "model.name")
 """Settings of a recipe that hold paths, the last one of a file with the user's own model."""
@@ -65,36 +67,31 @@ def share(folder: str | Path, out: str | Path, *, outputs: bool = True) -> int:
     rows = [_public_row(row) for row in store.rows()]
     if not rows:
         raise InputError(f"{folder} is the folder of a study that has no finished run yet")
-    if not (out / NAME).exists() and out.is_dir() and any(out.iterdir()):
+    if not (out / STORE).exists() and out.is_dir() and any(out.iterdir()):
         raise InputError(f"{out} holds other files: name a new folder, or one that a study was shared in before")
-    there = Store(out).rows() if (out / NAME).exists() else []
+    there = Store(out).rows() if (out / STORE).exists() else []
     _refuse_conflicts(rows, there, out)
     runs = {row.run: RunFiles(store.folder, row.run) for row in rows if row.run}
     for run in runs.values():
         _refuse_links(run)
-    files = {(name, file): content for name, run in runs.items() for file, content in _small_files(run).items()}
-    for row in rows:
-        content = row.run and runs[row.run].read(calibrator_file(row.posthoc))
-        if content:
-            files[row.run, calibrator_file(row.posthoc)] = content
     kept = shared_files(out)
     tensors = load_tensors(out / OUTPUTS)[0] if (out / OUTPUTS).is_file() else {}
-    if outputs:
-        for name, run in runs.items():
-            if run.has_outputs() and (name, OUTPUTS) not in kept:
-                files[name, OUTPUTS] = json.dumps(_add(tensors, name, run.test())).encode()
-    else:
-        for row in detailed(store.folder, rows):
-            if resamples_of(row) is not None:
-                files[row.run, kept_file(row.posthoc)] = _resamples(row)
-        for name, run in runs.items():
-            if run.has_outputs() and (test := run.test()).image is not None:
-                files[name, MAPS] = json.dumps(to_plain(_of_maps(test))).encode()
+    files: dict[tuple[str, str], bytes | None] = {}
+    for name, run in runs.items():
+        files |= {(name, file): content for file, content in _small_files(run).items()}
+        if run.has_outputs() and outputs and (name, OUTPUTS) not in kept:
+            files[name, OUTPUTS] = json.dumps(_add(tensors, name, run.test())).encode()
+        elif run.has_outputs() and not outputs and (test := run.test()).image is not None:
+            files[name, MAPS] = json.dumps(to_plain(_of_maps(test))).encode()
+    for row in rows if outputs else detailed(store.folder, rows):
+        if row.run:
+            files[row.run, calibrator_file(row.posthoc)] = runs[row.run].read(calibrator_file(row.posthoc))
+            files[row.run, kept_file(row.posthoc)] = None if outputs else _resamples(row)
     shared = Store(out, create=True)
     if tensors:
         save_tensors(out / OUTPUTS, tensors, {"acls": "outputs"})
     known = {row.key for row in there}
-    shared.add_files({**files, **kept})
+    shared.add_files({**{key: content for key, content in files.items() if content is not None}, **kept})
     shared.add(*(row for row in rows if row.key not in known))  # last: what is listed is there
     return len({row.run for row in rows} - {row.run for row in there})
 
@@ -115,12 +112,11 @@ def _refuse_conflicts(rows: Sequence[Row], there: Sequence[Row], out: Path) -> N
 
 def _refuse_links(run: RunFiles) -> None:
     """Raise for a run whose files are elsewhere: what is shared must be of the study itself."""
-    root = run.study.resolve()
-    for place in (run.path, *run.path.rglob("*")):
-        if place.exists() and place.resolve() != root / place.relative_to(run.study):
-            raise InputError(
-                f"{place} is a link, which is not followed: replace it by what it stands for, or remove it"
-            )
+    root, places = run.study.resolve(), (run.path, *run.path.rglob("*"))
+    for place in (one for one in places if one.exists()):
+        if place.resolve() != root / place.relative_to(run.study):
+            what = f"{place} is a link, which is not followed"
+            raise InputError(f"{what}: replace it by what it stands for, or remove it")
 
 
 def _public_row(row: Row) -> Row:
@@ -139,21 +135,17 @@ def _public(recipe: dict[str, Any]) -> dict[str, Any]:
     return recipe
 
 
-def _small_files(run: RunFiles) -> dict[str, bytes]:
-    recipe = run.recipe()
+def _small_files(run: RunFiles) -> dict[str, bytes | None]:
+    """The small files of a run, without the places of data, weights and the like."""
+    recipe, environment = run.recipe(), json.loads(run.text(ENVIRONMENT) or "null")
     if recipe is None:  # a row without a run, which is all there is
         return {}
-    found = {name: content for name in (METRICS, SUMMARY) if (content := run.read(name)) is not None}
+    found = {name: run.read(name) for name in (METRICS, SUMMARY)}
     found[RECIPE] = recipe_text(from_plain(Recipe, _public(to_plain(recipe)))).encode()
-    environment = run.read(ENVIRONMENT)
     if environment is not None:
-        found[ENVIRONMENT] = (json.dumps(_anonymous(json.loads(environment)), indent=2) + "\n").encode()
+        environment["command"] = [_last_name(word) for word in environment.get("command", [])]
+        found[ENVIRONMENT] = (json.dumps(environment, indent=2) + "\n").encode()
     return found
-
-
-def _anonymous(environment: dict[str, Any]) -> dict[str, Any]:
-    """Without the places of files in the command."""
-    return {**environment, "command": [_last_name(word) for word in environment.get("command", [])]}
 
 
 def _last_name(word: str) -> str:
@@ -196,8 +188,11 @@ def _of_maps(p: Predictions) -> dict[str, float]:
     return {"ece_protocol": found["ece"], "aece_protocol": found["aece"], "miou_frequent": float(iou.nanmean())}
 
 
-def _resamples(row: Row) -> bytes:
+def _resamples(row: Row) -> bytes | None:
+    resamples = resamples_of(row)
+    if resamples is None:
+        return None
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "kept.safetensors")
-        save(replace(row.result, suite=None, details=Details(resamples=resamples_of(row))), file, "shared")
+        save(replace(row.result, suite=None, details=Details(resamples=resamples)), file, "shared")
         return file.read_bytes()

@@ -1,26 +1,48 @@
-"""The store of a study: one row per finished cell, in an SQLite file that is never half-written."""
+"""A study on disk: the store, one row per finished cell in an SQLite file that is never half-written, and runs' files.
+
+The files of a run are in a folder of its own, as training writes them, or together with those of the others, as
+`acls share` does: a shared study is two files, the store, which then also holds the small files of every run, and the
+test outputs of all runs.
+"""
 
 from __future__ import annotations
 
+import csv
 import errno
+import io
 import json
 import os
+import re
 import sqlite3
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
 
+from acls.calibrators import Calibrator
 from acls.errors import InputError
 from acls.locks import hold
 from acls.metrics.estimates import Estimate
 from acls.metrics.significance import Floor
 from acls.options import to_plain
+from acls.predictions import Predictions
+from acls.recipes import Recipe, load_recipe
 from acls.results import Record, Result
+from acls.results.details import Details, Resampled
+from acls.results.keeping import restore
+from acls.storage import load_tensors
 
-NAME = "study.sqlite"
-LOCK = "study.lock"
+T = TypeVar("T")
+
+STORE = "study.sqlite"
+OUTPUTS = "outputs.safetensors"
+RECIPE, METRICS, SUMMARY, ENVIRONMENT = "recipe.yaml", "metrics.csv", "summary.json", "environment.json"
+TEST, VAL = "predictions/test.safetensors", "predictions/val.safetensors"
+MAPS = "maps.json"
+"""Of shared segmentation without outputs: the numbers that need all of them."""
 BUSY = 60.0
 """Seconds that a reader or writer waits for another to finish a row."""
 
@@ -60,14 +82,14 @@ class Store:
 
     def __init__(self, folder: str | os.PathLike[str], *, create: bool = False) -> None:
         self.folder = Path(folder)
-        self.path = self.folder / NAME
+        self.path = self.folder / STORE
         if create:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise InputError(f"cannot make the study's folder {folder}: {error.strerror}") from error
         elif not self.path.is_file():
-            raise InputError(f"{folder} is not the folder of a study: there is no {NAME} in it")
+            raise InputError(f"{folder} is not the folder of a study: there is no {STORE} in it")
         columns = ", ".join(f"{name} {kind} NOT NULL" for name, kind in _COLUMNS.items())
         made = f"CREATE TABLE IF NOT EXISTS cells ({columns}, PRIMARY KEY ({', '.join(_KEY)}))"
         with self._connection() as database:
@@ -94,14 +116,12 @@ class Store:
         with self._connection() as database:
             database.execute("CREATE TABLE IF NOT EXISTS files (run TEXT, name TEXT, content BLOB)")
             database.execute("DELETE FROM files")
-            rows = [(run, name, content) for (run, name), content in files.items()]
+            rows = ((*key, content) for key, content in files.items())
             database.executemany("INSERT INTO files VALUES (?, ?, ?)", rows)
 
-    @contextmanager
-    def lock(self, *, wait: bool = False) -> Iterator[None]:
+    def lock(self, *, wait: bool = False) -> AbstractContextManager[None]:
         """Be the only study of this folder; where another process is, refuse with its name, or wait for it to end."""
-        with hold(self.folder / LOCK, wait=wait):
-            yield
+        return hold(self.folder / "study.lock", wait=wait)
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
@@ -138,3 +158,115 @@ def _result_of_old(metrics: dict[str, dict[str, float | None]], n: int) -> Resul
         if floor is not None and ceiling is not None:
             floors[name] = Floor(floor, 0.0, ceiling)
     return Result(n, estimates, floors)
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """What a run left, wherever it is."""
+
+    study: Path
+    run: str
+    """Relative to the study's folder."""
+
+    def __post_init__(self) -> None:
+        """Raise for the folder of a run that is not inside its study: a received store may name any place."""
+        run, parts = self.run, PurePosixPath(self.run)
+        if parts.is_absolute() or ".." in parts.parts or "\\" in run or "\0" in run:
+            raise InputError(
+                f"expected the folder of a run inside the study, got {run!r}: this store was tampered with"
+            )
+
+    @property
+    def path(self) -> Path:
+        return self.study / self.run
+
+    def read(self, name: str) -> bytes | None:
+        """A small file of the run; None where there is none."""
+        file = self.path / name
+        return file.read_bytes() if file.is_file() else shared_files(self.study).get((self.run, name))
+
+    def text(self, name: str) -> str:
+        """The same as text; empty where there is none."""
+        return (self.read(name) or b"").decode("utf-8")
+
+    def history(self) -> list[dict[str, float]]:
+        """The numbers of each finished epoch."""
+        try:
+            rows = csv.DictReader(io.StringIO(self.text(METRICS)))
+            return [{name: float(value) for name, value in row.items()} for row in rows]
+        except (ValueError, TypeError) as error:
+            raise InputError(f"{self.path / METRICS} does not hold numbers in every row: {error}") from error
+
+    def recipe(self) -> Recipe | None:
+        return self._loaded(RECIPE, load_recipe)
+
+    def calibrator(self, posthoc: str) -> Calibrator | None:
+        return self._loaded(calibrator_file(posthoc), Calibrator.load)
+
+    def has_outputs(self) -> bool:
+        return (self.path / TEST).is_file() or self._shared_outputs() is not None
+
+    def test(self) -> Predictions:
+        """The test outputs of the network as it is."""
+        if (self.path / TEST).is_file():
+            return Predictions.load(self.path / TEST)
+        shared = self._shared_outputs()
+        if shared is None:
+            raise InputError(f"{self.path} holds no test outputs: {TEST} is missing")
+        found = Predictions.load(self.study / OUTPUTS, ignore_index=None, **shared["columns"])
+        return replace(found, meta=shared["meta"])
+
+    def kept(self, posthoc: str) -> Details | None:
+        """What was kept of outputs that were not shared."""
+        found = self._loaded(kept_file(posthoc), restore)
+        if found is not None:
+            return found.details
+        old = self.path / "resamples" / f"{file_name(posthoc)}.safetensors"  # as version 0.1.0 shared it
+        if not old.is_file():
+            return None
+        tensors, _ = load_tensors(old)
+        return Details(resamples=Resampled(tensors, tensors.pop("units")))
+
+    def _shared_outputs(self) -> dict[str, Any] | None:
+        described = shared_files(self.study).get((self.run, OUTPUTS))
+        return None if described is None or not (self.study / OUTPUTS).is_file() else json.loads(described)
+
+    def _loaded(self, name: str, load: Callable[[Path], T]) -> T | None:
+        if (self.path / name).is_file():
+            return load(self.path / name)
+        content = self.read(name)
+        if content is None:
+            return None
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, PurePosixPath(name).name)
+            file.write_bytes(content)
+            return load(file)
+
+
+def calibrator_file(posthoc: str) -> str:
+    """Where a run keeps a fitted calibrator."""
+    return f"calibrators/{file_name(posthoc)}.safetensors"
+
+
+def kept_file(posthoc: str) -> str:
+    """Where a run keeps what was computed from its test outputs."""
+    return f"results/{file_name(posthoc)}.safetensors"
+
+
+def file_name(method: str) -> str:
+    """A method as the name of a file or folder."""
+    return re.sub(r"[^A-Za-z0-9.=_]+", "-", method).strip("-")
+
+
+def shared_files(study: Path) -> Mapping[tuple[str, str], bytes]:
+    """The small files that a shared store holds, by run and name; none for a study as it was run."""
+    store = study / STORE
+    return _files_in(os.path.realpath(store), store.stat().st_mtime_ns) if store.is_file() else {}
+
+
+@lru_cache(1)  # one study at a time is enough
+def _files_in(store: str, _changed: int) -> Mapping[tuple[str, str], bytes]:
+    with closing(sqlite3.connect(store)) as database:
+        exists = database.execute("SELECT 1 FROM sqlite_master WHERE name = 'files'").fetchone()
+        rows = database.execute("SELECT run, name, content FROM files").fetchall() if exists else []
+    return {(run, name): content for run, name, content in rows}

@@ -8,6 +8,7 @@ checkpoints, and then with what is left; a trial whose machine is lost is tried 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 import re
@@ -23,23 +24,42 @@ from typing import Any
 from acls.errors import InputError, require
 from acls.locks import hold
 from acls.options import override, to_plain
-from acls.recipes import LossOptions, Recipe, load_recipe
+from acls.recipes import Recipe, load_recipe
+from acls.spec import parse_value
 from acls.study.advisor import unbeaten
 from acls.study.engine import Engine
-from acls.study.space import Axis, grid
 from acls.train import RunFolder, TrainingStopped
-from acls.train.guards import interruptions, isolated
-from acls.train.loop import run_epoch
-from acls.train.progress import EpochProgress
+from acls.train.folder import NEUTRAL, continued, decisive
+from acls.train.guards import isolated
+from acls.train.loop import run_epochs
 from acls.train.session import Session
-from acls.train.state import TrainState, load_state, restore
 
+EXAMPLE = "lambda1=0:0.15:0.05, margin=6|8|10, optim.lr=0.01:0.3:log"
+"""A search space as one types it."""
 ALLOWANCE = 0.01
 """How far below the best trial's the accuracy may be, where no floor is given."""
 WARMUP = 4
 """A trial is pruned after a quarter of its epochs at the earliest."""
 HEARTBEAT = 60
 """Seconds between signs of life of a trial; one that gave none for two of them is tried again."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What one setting may be: some values, or a range."""
+
+    name: str
+    values: tuple[Any, ...] = ()
+    """Empty for a range."""
+    low: float = 0.0
+    high: float = 0.0
+    log: bool = False
+
+    def suggest(self, trial: Any) -> Any:
+        """A value from an Optuna trial."""
+        if self.values:
+            return trial.suggest_categorical(self.name, list(self.values))
+        return trial.suggest_float(self.name, self.low, self.high, log=self.log)
 
 
 @dataclass(frozen=True)
@@ -85,13 +105,9 @@ class Search:
     """A database's address; None for an SQLite file in the folder."""
 
     @property
-    def address(self) -> str:
-        return self.storage or f"sqlite:///{self.folder.absolute() / 'tune.sqlite'}"
-
-    @property
     def name(self) -> str:
         """The study's name in the storage: the same search is the same study, on any machine."""
-        told = json.dumps([_portable(self.recipe), [vars(axis) for axis in self.axes]], sort_keys=True)
+        told = json.dumps([_essential(self.recipe), [vars(axis) for axis in self.axes]], sort_keys=True)
         return f"{self.recipe.name}-{self.recipe.loss.name}-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
 
     @property
@@ -103,28 +119,21 @@ class Search:
         """The Optuna study; the sampler of each ``number`` draws other random points."""
         optuna, sqlalchemy = (require(name, extra="study") for name in ("optuna", "sqlalchemy"))
         optuna.logging.set_verbosity(optuna.logging.ERROR)
+        address = self.storage or f"sqlite:///{self.folder.absolute() / 'tune.sqlite'}"
+        known = (ValueError, ImportError, RuntimeError, sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.OptunaError)
         try:
             with _experimental():
                 storage = optuna.storages.RDBStorage(
-                    self.address, heartbeat_interval=HEARTBEAT, heartbeat_stale_trial_callback=_again()
+                    address, heartbeat_interval=HEARTBEAT, heartbeat_stale_trial_callback=_again()
                 )
+                sampler = optuna.samplers.TPESampler(seed=self.recipe.seed + number, constant_liar=True)
+                pruner = optuna.pruners.MedianPruner(3, n_warmup_steps=self.recipe.epochs // WARMUP)
                 return optuna.create_study(
-                    study_name=self.name,
-                    storage=storage,
-                    sampler=optuna.samplers.TPESampler(seed=self.recipe.seed + number, constant_liar=True),
-                    pruner=optuna.pruners.MedianPruner(3, n_warmup_steps=self.recipe.epochs // WARMUP),
-                    load_if_exists=True,
+                    study_name=self.name, storage=storage, sampler=sampler, pruner=pruner, load_if_exists=True
                 )
-        # An address that cannot be read, no driver for it, no such server or file, or tables of another version.
-        except (
-            ValueError,
-            ImportError,
-            RuntimeError,
-            sqlalchemy.exc.SQLAlchemyError,
-            optuna.exceptions.OptunaError,
-        ) as error:
+        except known as error:  # an address that cannot be read, no driver, server or file, tables of another version
             why = next(iter(str(error).splitlines()), type(error).__name__)
-            shown = re.sub("//[^/]*@", "//***@", self.address)  # without a password
+            shown = re.sub("//[^/]*@", "//***@", address)  # without a password
             raise InputError(
                 f"the trials cannot be kept in {shown}: {why}. Pass a database's address as "
                 "--storage, sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME; or none, for a file in --out"
@@ -136,93 +145,68 @@ class Search:
         settings = {name: value for name, value in params.items() if "." in name or name in own}
         fields = {name: value for name, value in params.items() if name not in settings}
         recipe = override(self.recipe, settings)
-        loss = LossOptions(recipe.loss.name, recipe.loss.protocol, {**recipe.loss.fields, **fields})
+        loss = replace(recipe.loss, fields={**recipe.loss.fields, **fields})
         loss.build()  # raises for a field that it does not have
         return replace(recipe, loss=loss)
 
-
-@dataclass(frozen=True)
-class Task:
-    """One trial for a worker."""
-
-    search: Search
-    number: int
-    """Its place among all that are asked for."""
+    def enough(self, accuracies: Sequence[float]) -> float:
+        """The accuracy that counts as enough, where trials have these."""
+        return max(accuracies, default=0.0) - ALLOWANCE if self.floor is None else self.floor
 
 
 def tune(
-    search: Search, engine: Engine, *, wait: bool = False, told: Callable[[int, int], None] | None = None
+    search: Search, engine: Engine, *, wait: bool = False, told: Callable[[int, int], None] = lambda *_: None
 ) -> Found:
     """Run the trials that are left, and return all there are. ``told`` is called with how many of how many are done."""
     _check_space(search)
     with hold(search.folder / "tune.lock", wait=wait):
         study = search.open()
-        states = require("optuna", extra="study").trial.TrialState
         _retry(search, study)
         if search.sampler == "grid":
-            for point in grid(list(search.axes)):
+            for point in grid(search.axes):
                 study.enqueue_trial(point, skip_if_exists=True)
-            left = len(study.get_trials(states=(states.WAITING,)))
+            left, total = len(_trials(study, "WAITING")), len(study.trials)
         else:
-            begun = study.get_trials(states=(states.COMPLETE, states.PRUNED, states.RUNNING))
-            left = max(search.trials - len(begun) - len(_failed(study)), 0)
-        first = len(study.trials)
-        total = first if search.sampler == "grid" else search.trials
-        with closing(engine.map(run_trial, [Task(search, first + number) for number in range(left)])) as results:
+            begun = len(_trials(study, "COMPLETE", "PRUNED", "RUNNING")) + len(_failed(study))
+            left, total = max(search.trials - begun, 0), search.trials
+        numbers = range(len(study.trials), len(study.trials) + left)
+        with closing(engine.map(partial(run_trial, search), numbers)) as results:
             for done, _ in enumerate(results, total - left + 1):
-                if told is not None:
-                    told(done, total)
+                told(done, total)
         return found(search, study)
 
 
 def found(search: Search, study: Any) -> Found:
     """What the storage holds."""
-    optuna = require("optuna", extra="study")
-    states = optuna.trial.TrialState
     trials = tuple(
         Trial(one.number, dict(one.params), **{k: one.user_attrs[k] for k in ("accuracy", "ece", "nll", "epoch")})
-        for one in study.get_trials(states=(states.COMPLETE,))
+        for one in _trials(study, "COMPLETE")
     )
-    floor = _floor(search, [one.accuracy for one in trials])
-    enough = [one for one in trials if one.accuracy >= floor]
-    return Found(
-        trials,
-        len(study.get_trials(states=(states.PRUNED,))),
-        len(_failed(study)),
-        floor,
-        min(enough, key=lambda one: one.ece, default=None),
-        unbeaten(trials),
-        study.user_attrs.get("n", 0),
-    )
+    floor = search.enough([one.accuracy for one in trials])
+    best = min((one for one in trials if one.accuracy >= floor), key=lambda one: one.ece, default=None)
+    pruned, failed = len(_trials(study, "PRUNED")), len(_failed(study))
+    return Found(trials, pruned, failed, floor, best, unbeaten(trials), study.user_attrs.get("n", 0))
+
+
+def _trials(study: Any, *states: str) -> list[Any]:
+    return [one for one in study.get_trials() if one.state.name in states]
+
+
+def _failed(study: Any) -> list[Any]:
+    """The trials whose training had to stop; the same training would fail again."""
+    return [one for one in study.get_trials() if "why" in one.user_attrs]
 
 
 def _check_space(search: Search) -> None:
-    """Raise for a value that cannot be, before anything is trained or stored."""
-    for point in _points_to_check(search):
-        for name, value in point.items():
-            # No trial with nan is equal to its point, so that a grid would never end.
-            if isinstance(value, float) and not math.isfinite(value):
-                raise InputError(f"{name}: expected a finite number in the space, got {value}: leave it out")
-        search.with_params(point)
+    """Raise for a value that cannot be, before anything is trained or stored.
 
-
-def _points_to_check(search: Search) -> Iterator[dict[str, Any]]:
-    """What a search may come to: all of a grid, else each value and both ends of a range, the other settings alike."""
-    if search.sampler == "grid":
-        yield from grid(list(search.axes))
-        return
+    Checked is all of a grid, else each value and both ends of a range, with the first value of the other settings.
+    """
     values = {axis.name: axis.values or (axis.low, axis.high) for axis in search.axes}
     first = {name: some[0] for name, some in values.items()}
-    for name, some in values.items():
-        for value in some:
-            yield {**first, name: value}
-
-
-def _again() -> Any:
-    """Queues a trial again that was cut off, as Optuna does for one whose machine is lost."""
-    callback = require("optuna", extra="study").storages.RetryHeartbeatStaleTrialCallback
-    with _experimental():
-        return callback(inherit_intermediate_values=True)
+    points = [{**first, name: value} for name, some in values.items() for value in some]
+    for point in grid(search.axes) if search.sampler == "grid" else points:
+        search.with_params(point)
 
 
 @contextmanager
@@ -233,99 +217,133 @@ def _experimental() -> Iterator[None]:
         yield
 
 
+@_experimental()
+def _again() -> Any:
+    """Queues a trial again that was cut off, as Optuna does for one whose machine is lost."""
+    optuna = require("optuna", extra="study")
+    return optuna.storages.RetryHeartbeatStaleTrialCallback(inherit_intermediate_values=True)
+
+
 def _retry(search: Search, study: Any) -> None:
     """Queue the trials again that were under way when the search was stopped; the lock says that none still is."""
-    states = require("optuna", extra="study").trial.TrialState
     retried = {number for one in study.trials for number in one.system_attrs.get("retry_history", ())}
-    for one in study.get_trials(states=(states.RUNNING, states.FAIL)):
+    for one in _trials(study, "RUNNING", "FAIL"):
         if one.user_attrs.get("owner") == search.owner and "why" not in one.user_attrs and one.number not in retried:
-            if one.state == states.RUNNING:
-                study.tell(one.number, state=states.FAIL)
+            if one.state.name == "RUNNING":
+                study.tell(one.number, state=type(one.state).FAIL)
             _again()(study, one)
 
 
-def _failed(study: Any) -> list[Any]:
-    """The trials whose training had to stop; the same training would fail again."""
-    return [one for one in study.trials if "why" in one.user_attrs]
-
-
-def run_trial(task: Task) -> None:
+@_experimental()
+def run_trial(search: Search, number: int) -> None:
     """Train one trial: of those that wait, or one that the sampler chooses."""
-    with _experimental():
-        task.search.open(task.number).optimize(partial(_objective, task.search), n_trials=1, catch=TrainingStopped)
+    search.open(number).optimize(partial(_objective, search), n_trials=1, catch=TrainingStopped)
 
 
 def _objective(search: Search, trial: Any) -> float:
     """The ECE of a trial's best epoch; one that is not accurate enough counts as worse than any that is."""
-    optuna = require("optuna", extra="study")
     trial.set_user_attr("owner", search.owner)
     recipe = search.with_params({axis.name: axis.suggest(trial) for axis in search.axes})
     first = trial.study.trials[trial.number].system_attrs.get("failed_trial", trial.number)
     # By study, as one folder may see searches of several spaces, and each counts its trials from 0.
     folder = RunFolder(search.folder.absolute() / "trials" / search.name / f"{first:04d}")
-    folder.path.mkdir(parents=True, exist_ok=True)
 
-    def prunes(row: dict[str, float]) -> bool:
+    def prunes(row: Mapping[str, float]) -> bool:
         """Judge an epoch by its NLL: early on, an ECE is small for reasons that do not last."""
         trial.report(row["val/nll"], int(row["epoch"]))
         return search.sampler == "tpe" and bool(trial.should_prune())
 
     with hold(folder.path / ".lock", wait=True):
         try:
-            numbers = _train(recipe, folder, prunes)
+            row = _train(recipe, folder, prunes)
         except TrainingStopped as error:
             trial.set_user_attr("why", str(error))
             raise
-    if numbers is None:
-        raise optuna.TrialPruned
-    trial.study.set_user_attr("n", int(numbers.pop("n")))
-    for name, value in numbers.items():
-        trial.set_user_attr(name, value)
-    done = trial.study.get_trials(states=(optuna.trial.TrialState.COMPLETE,))
-    short = _floor(search, [*(one.user_attrs["accuracy"] for one in done), numbers["accuracy"]]) - numbers["accuracy"]
-    return numbers["ece"] if short <= 0 else 1 + short
+    if row is None:
+        raise require("optuna", extra="study").TrialPruned
+    trial.study.set_user_attr("n", int(row["val/n"]))
+    for name in ("accuracy", "ece", "nll"):
+        trial.set_user_attr(name, row[f"val/{name}"])
+    trial.set_user_attr("epoch", int(row["epoch"]) + 1)
+    accuracy, others = row["val/accuracy"], _trials(trial.study, "COMPLETE")
+    short = search.enough([*(one.user_attrs["accuracy"] for one in others), accuracy]) - accuracy
+    return row["val/ece"] if short <= 0 else 1 + short
 
 
-def _train(recipe: Recipe, folder: RunFolder, prunes: Callable[[dict[str, float]], bool]) -> dict[str, float] | None:
-    """Train epoch by epoch to the best epoch's numbers; None for one that was pruned.
+def _train(
+    recipe: Recipe, folder: RunFolder, prunes: Callable[[Mapping[str, float]], bool]
+) -> Mapping[str, float] | None:
+    """Train, or go on training, to the best epoch's numbers; None for a trial that was pruned.
 
     What `acls.train.fit` does last, measuring on the test part, is left out.
     """
     with isolated():
-        session, at = Session(recipe), TrainState()
-        _clear_unless_of(recipe, folder)
-        if folder.recipe.exists():
-            folder.check(recipe, session.data)
-            if folder.resume.exists():
-                at = restore(session, load_state(folder.resume))
-        else:
-            folder.start(recipe, session.data)
-        silent = EpochProgress(epochs=recipe.epochs, steps=1, done=0, show=False)
-        with interruptions() as interrupted:
-            while at.epoch < recipe.epochs:
-                run_epoch(session, folder, at, silent, interrupted, [])
-                if prunes(at.history[-1]):
-                    return None
-        row = at.history[at.best_epoch]
-        numbers = {name: row[f"val/{name}"] for name in ("accuracy", "ece", "nll", "n")}
-        return {**numbers, "epoch": at.best_epoch + 1}
+        session = Session(recipe)
+        # Another trial's run is there where the database was deleted and the trials were not.
+        if folder.recipe.exists() and _essential(load_recipe(folder.recipe)) != _essential(recipe):
+            folder.resume.unlink(missing_ok=True)
+            folder.recipe.unlink()  # last: were it gone first, a break here would leave another run's state
+        at = continued(session, folder)
+        with closing(run_epochs(session, folder, at)) as epochs:
+            return None if any(map(prunes, epochs)) else at.history[at.best_epoch]
 
 
-def _clear_unless_of(recipe: Recipe, folder: RunFolder) -> None:
-    """Make room where the run of another trial lies, as after the database was deleted and the trials were not."""
-    if folder.recipe.exists() and _portable(load_recipe(folder.recipe)) != _portable(recipe):
-        folder.resume.unlink(missing_ok=True)
-        folder.recipe.unlink()  # last: were it gone first, a break here would leave another run's state to go on from
+def _essential(recipe: Recipe) -> dict[str, Any]:
+    """The settings that make a search or a trial what it is, the same on every machine."""
+    return decisive(recipe, NEUTRAL - {"model.weights"})
 
 
-def _portable(recipe: Recipe) -> dict[str, Any]:
-    """A recipe's settings but for the place of its data, which may be another on every machine."""
-    plain: dict[str, Any] = to_plain(recipe)
-    plain["data"].pop("root")
-    return plain
+# -- the search space as one types it ----------------------------------------------------------------------------------
 
 
-def _floor(search: Search, accuracies: Sequence[float]) -> float:
-    if search.floor is not None:
-        return search.floor
-    return max(accuracies, default=0.0) - ALLOWANCE
+def parse_space(text: str) -> list[Axis]:
+    """Read settings with what they may be: ``low:high:step`` with both ends, ``low:high``, ``low:high:log``, ``a|b``.
+
+    >>> parse_space("lambda1=0:0.15:0.05")[0].values
+    (0.0, 0.05, 0.1, 0.15)
+    """
+    axes = [_axis(part.strip()) for part in text.split(",") if part.strip()]
+    if not axes:
+        raise InputError(f"the space is empty: write it as in {EXAMPLE}")
+    if len({axis.name for axis in axes}) < len(axes):
+        raise InputError(f"{text!r} names a setting twice")
+    return axes
+
+
+def grid(axes: Sequence[Axis]) -> Iterator[dict[str, Any]]:
+    """Every combination of the values; a range has no end of them."""
+    for axis in axes:
+        if not axis.values:
+            raise InputError(f"a grid needs steps, but {axis.name} is a range: write low:high:step, or --sampler tpe")
+    for values in itertools.product(*(axis.values for axis in axes)):
+        yield dict(zip((axis.name for axis in axes), values, strict=True))
+
+
+def show(params: Mapping[str, Any]) -> str:
+    """A point of the space as one would write it."""
+    return ", ".join(
+        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in params.items()
+    )
+
+
+def _axis(text: str) -> Axis:
+    name, equals, told = (part.strip() for part in text.partition("="))
+    if not equals or not name or not told:
+        raise InputError(f"{text!r} is no setting with its values: write it as in {EXAMPLE}")
+    if ":" not in told:
+        words = [part.strip() for part in told.split("|")]
+        return Axis(name, tuple(x if isinstance(x := parse_value(word), int | float) else word for word in words))
+    ends = told.split(":")
+    try:
+        low, high = float(ends[0]), float(ends[1])
+        log = ends[2:] == ["log"]
+        step = None if log or len(ends) == 2 else float(ends[2])
+    except ValueError:
+        raise InputError(f"{text!r} is no range: write low:high:step, low:high or low:high:log") from None
+    if len(ends) > 3 or not low < high or (step is not None and step <= 0) or (log and low <= 0):
+        raise InputError(f"{text!r} is no range: low < high, a step above 0, and above 0 altogether for log")
+    if step is None:
+        return Axis(name, low=low, high=high, log=log)
+    count = math.floor((high - low) / step + 1e-9) + 1
+    # Rounded, so that 3 * 0.05 is 0.15, as it was meant.
+    return Axis(name, tuple(round(low + number * step, 12) for number in range(count)))

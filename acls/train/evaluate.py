@@ -1,27 +1,62 @@
-"""A part of the data through the network: tallies that merge over batches and processes, or the predictions."""
+"""A part of the data through the network: tallies that merge over batches and processes, predictions, epoch numbers.
+
+The effective label q' = softmax(z) - dL/dz is what the loss really trains a position towards; with the one-hot label q,
+q - q' is what its regulariser takes from each class.
+"""
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from acls import distributed
+from acls.calibrators import Temperature
 from acls.data import DataOptions
-from acls.data.dataset import Part
+from acls.data.dataset import Part, SampleBatch
 from acls.data.keyed_random import uniform
 from acls.errors import InputError
+from acls.losses import Loss, effective_label
 from acls.metrics import Confusion, Suite
 from acls.predictions import Predictions
+from acls.shapes import flatten, flatten_logits
 from acls.storage import load_tensors
-from acls.train.epoch_metrics import Sample
 from acls.train.folder import open_run
 from acls.train.guards import isolated
 from acls.train.session import Session
+
+SAMPLE = 2**24
+"""Logits kept of an evaluation for these numbers, over all processes: all of ImageNet's validation part."""
+ACTIVE = 1e-6
+"""The least change of a label by which the regulariser counts as active: above the rounding of float32."""
+
+
+class Sample:
+    """Logits and targets of an evaluation, of dense maps a grid of pixels, so that memory stays bounded."""
+
+    def __init__(self, samples: int) -> None:
+        """Take the number of samples, over all processes."""
+        self.samples = samples
+        self.batches: list[SampleBatch] = []
+
+    def add(self, logits: Tensor, target: Tensor, index: Tensor) -> None:
+        if logits.ndim == 4:
+            stride = max(math.ceil((self.samples * logits[0].numel() / SAMPLE) ** 0.5), 1)
+            logits, target = logits[:, :, ::stride, ::stride], target[:, ::stride, ::stride]
+        self.batches.append((logits, target, index))
+
+    def rows(self, void: int) -> tuple[Tensor, Tensor]:
+        """The labelled positions of all processes."""
+        flat = [flatten(logits, target, ignore_index=void).compact() for logits, target, _ in self.batches]
+        logits, target = torch.cat([at.logits for at in flat]), torch.cat([at.target for at in flat])
+        return distributed.all_gather(logits), distributed.all_gather(target)
 
 
 @dataclass(frozen=True)
@@ -47,7 +82,7 @@ def evaluate(session: Session, part: Part, *, passes: int = 0, meta: dict[str, s
     """Evaluate the judged network on a part; each process works off its share, none twice.
 
     With ``passes``, by probabilities averaged over this many passes with dropout. With ``meta``, what is written beside
-    them, the predictions are kept.
+    them with the recipe's name and the loss, the predictions are kept.
     """
     data, n_classes = session.data, session.data.n_classes
     device = session.fabric.device
@@ -71,7 +106,8 @@ def evaluate(session: Session, part: Part, *, passes: int = 0, meta: dict[str, s
         order = image.argsort(stable=True)
         kind: Literal["logits", "log_probs"] = "log_probs" if passes else "logits"
         owner = image[order] if data.segmentation else None
-        predictions = Predictions(scores[order], labels[order], kind, image=owner, meta=meta)
+        described = {"recipe": session.recipe.name, "loss": repr(session.loss), **meta}
+        predictions = Predictions(scores[order], labels[order], kind, image=owner, meta=described)
     confusion = None if confusion is None else confusion.all_reduce()
     return Evaluation(suite.all_reduce(), confusion, sample, predictions)
 
@@ -85,12 +121,10 @@ def predict_run(
     """
     with isolated():
         session, meta = open_weights(path, data)
-        recipe = session.recipe
-        described = {"recipe": recipe.name, "loss": repr(session.loss), "part": part, **meta}
-        passes = recipe.passes if passes is None else passes
-        predictions = evaluate(session, session.data.parts()[part], meta=described, passes=passes).predictions
-        assert predictions is not None
-        return predictions
+        passes = session.recipe.passes if passes is None else passes
+        found = evaluate(session, session.data.parts()[part], meta={"part": part, **meta}, passes=passes)
+        assert found.predictions is not None  # they were asked for
+        return found.predictions
 
 
 def open_weights(path: str | Path, data: DataOptions | None = None) -> tuple[Session, dict[str, str]]:
@@ -121,3 +155,62 @@ def _some_pixels(z: Tensor, y: Tensor, index: Tensor, pixels: int, void: int) ->
         labels.append(target.reshape(-1)[chosen])
         owners.append(number.repeat(len(chosen)))
     return torch.cat(rows), torch.cat(labels), torch.cat(owners)
+
+
+# -- the numbers of an epoch: what a user wants to see of calibration while the network trains -------------------------
+
+
+def above_margin(logits: Tensor, margin: float) -> dict[str, float]:
+    """Shares of positions on which a regulariser with this margin acts.
+
+    ``gap_above_margin``: the largest logit minus the smallest is above it, as ACLS measures in the paper;
+    ``top_above_margin``: the largest logit itself is, as its released code does.
+    """
+    low, high = logits.aminmax(dim=1)
+    mean = {"gap_above_margin": high - low > margin, "top_above_margin": high > margin}
+    return {name: float(above.double().mean()) for name, above in mean.items()}
+
+
+def outlook(sample: Sample, void: int, margin: float) -> dict[str, float]:
+    """Mean largest logit, mean distance of it from the smallest, how many exceed the margin, and the fitting T.
+
+    ``ece_after_temperature`` is the ECE that this T leaves, on the samples that it was fitted on.
+    """
+    logits, target = sample.rows(void)
+    scaling = Temperature().fit(logits, target) if len(target) else None
+    low, high = logits.aminmax(dim=1)
+    return {
+        "top_logit": float(high.mean()),
+        "logit_gap": float((high - low).mean()),
+        **above_margin(logits, margin),
+        "temperature": math.nan if scaling is None else float(scaling.temperature),
+        "ece_after_temperature": math.nan if scaling is None else scaling.report.after.ece,
+    }
+
+
+def regulariser(loss: Loss, batches: Iterable[SampleBatch], void: int) -> dict[str, float]:
+    """What the regulariser does to the labels of some batches, over all processes.
+
+    ``regulariser_active``: share of positions where a label is changed at all. ``regulariser_flips``: share where
+    moving the logits by the change of the label, z + q' - q, changes the prediction. ``smoothing_predicted``: mean of
+    q - q' at the predicted class; ``smoothing_others``: mean of q' - q over the other classes.
+    """
+    sums = torch.zeros(5, dtype=torch.float64)
+    for logits, target, index in batches:
+        label = effective_label(loss, logits, target, index=index if loss.needs_index else None)
+        at = flatten(logits, target, ignore_index=void)
+        change = flatten_logits(label) - F.one_hot(at.target, at.n_classes)
+        z = at.logits
+        if at.valid is not None:
+            change, z = change[at.valid], z[at.valid]
+        predicted = z.argmax(1, keepdim=True)
+        taken = -change.gather(1, predicted)[:, 0]
+        given = (change.sum(1) + taken) / max(at.n_classes - 1, 1)
+        active = (change.abs() > ACTIVE).any(1)
+        flips = (z + change).argmax(1) != predicted[:, 0]
+        parts = (active.sum(), flips.sum(), taken.double().sum(), given.double().sum(), torch.tensor(len(z)))
+        sums += torch.stack([part.double().cpu() for part in parts])
+    sums = distributed.all_reduce(sums)
+    means = (sums[:4] / sums[4].clamp(min=1)).tolist()
+    names = ("regulariser_active", "regulariser_flips", "smoothing_predicted", "smoothing_others")
+    return dict(zip(names, means, strict=True))

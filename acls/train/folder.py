@@ -4,34 +4,37 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import math
-import os
 import platform
-import shutil
 import subprocess
 import sys
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import acls
+from acls import distributed
 from acls.data.dataset import Data
 from acls.errors import InputError
+from acls.metrics.catalogue import metric
 from acls.options import flat, to_plain
 from acls.recipes import Recipe, load_recipe, save_recipe
-from acls.storage import atomic_write, load_tensors, save_tensors, write_text
+from acls.storage import load_tensors, save_tensors, write_text
+from acls.train.session import Session
 
+FORMAT = "acls resume 1"
+"""Of the file of a state."""
 _PACKAGES = ("torch", "numpy", "torchvision", "timm", "lightning-fabric", "safetensors", "scikit-learn")
-
-
 NEUTRAL = {"log", "data.root", "data.workers", "data.download", "save_every", "model.weights"}
-NEUTRAL |= {"accelerator", "devices", "nodes", "threads"}
+NEUTRAL |= {"accelerator", "devices", "nodes", "threads", "compile"}
 """Settings that may change in a run under way: they change its results in their last bits at most."""
 
 
@@ -47,7 +50,6 @@ class RunFolder:
         self.last = path / "last.safetensors"
         self.resume = path / "resume.safetensors"
         self.summary = path / "summary.json"
-        self.tensorboard = path / "tensorboard"
 
     def predictions(self, part: str) -> Path:
         return self.path / "predictions" / f"{part}.safetensors"
@@ -56,9 +58,10 @@ class RunFolder:
         return self.path / "figures" / f"{name}.png"
 
     def start(self, recipe: Recipe, data: Data) -> None:
-        """Write what is known before training."""
+        """Write what is known before training; the loss with all its settings, so that it stays what it is."""
         if self.recipe.exists():
             raise InputError(f"{self.path} holds a run already: continue it with --resume, or pass another --out")
+        recipe = replace(recipe, loss=recipe.loss.complete())
         described = {"recipe": to_plain(recipe), "data": data.fingerprint()}
         save_tensors(self.splits, data.splits(), {name: json.dumps(value) for name, value in described.items()})
         write_text(self.path / "environment.json", json.dumps(environment(), indent=2) + "\n")
@@ -66,11 +69,9 @@ class RunFolder:
 
     def threads(self) -> int | None:
         """The number of threads that the run began with, where it is recorded."""
-        try:
-            recorded = json.loads((self.path / "environment.json").read_text(encoding="utf-8"))["threads"]
-        except (OSError, ValueError, KeyError):
-            return None
-        return int(recorded)
+        with suppress(OSError, ValueError, KeyError):
+            return int(json.loads((self.path / "environment.json").read_text(encoding="utf-8"))["threads"])
+        return None
 
     def check(self, recipe: Recipe, data: Data) -> None:
         """Raise unless recipe and data set are still those that the run began with, but for how long it trains.
@@ -78,10 +79,9 @@ class RunFolder:
         Runs of 0.1.0 have no record of their recipe.
         """
         stored, meta = load_tensors(self.splits)
-        whole = replace(recipe, loss=recipe.loss.complete())
-        before, now = flat(json.loads(meta.get("recipe", "{}"))), flat(to_plain(whole))
-        for name, value in before.items():
-            if name in now and now[name] != value and name not in {*NEUTRAL, "epochs", "patience"}:
+        now = decisive(recipe, {*NEUTRAL, "epochs", "patience"})
+        for name, value in flat(json.loads(meta.get("recipe", "{}"))).items():
+            if now.get(name, value) != value:
                 raise InputError(
                     f"{self.recipe} was changed since the run began: {name} was {value}, is {now[name]}. Restore it, "
                     "or start a new run"
@@ -101,19 +101,21 @@ class RunFolder:
         text = io.StringIO()
         writer = csv.DictWriter(text, fieldnames=list(history[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows({name: _short(value) for name, value in row.items()} for row in history)
+        for row in history:
+            writer.writerow({name: one if isinstance(one, int) else f"{one:.6g}" for name, one in row.items()})
         write_text(self.metrics, text.getvalue())
 
     def save_weights(self, model: nn.Module, recipe: Recipe, epoch: int, names: tuple[str, ...], *, best: bool) -> None:
         """Write a network's weights under their own names as the last ones and, if they are, as the best ones."""
         meta = {"recipe": recipe.name, "epoch": str(epoch), "classes": json.dumps(names), "acls": acls.__version__}
-        save_tensors(self.last, model.state_dict(), meta)
-        if best:
-            with atomic_write(self.best) as temporary:
-                try:
-                    os.link(self.last, temporary)  # the same file under two names, until the last one is replaced
-                except OSError:
-                    shutil.copyfile(self.last, temporary)
+        for file in (self.last, self.best) if best else (self.last,):
+            save_tensors(file, model.state_dict(), meta)
+
+
+def decisive(recipe: Recipe, free: Collection[str] = NEUTRAL) -> dict[str, Any]:
+    """The settings that results depend on, by their dotted names, with all of the loss's."""
+    settings = flat(to_plain(replace(recipe, loss=recipe.loss.complete())))
+    return {name: value for name, value in settings.items() if name not in free}
 
 
 def open_run(path: Path) -> tuple[RunFolder, Recipe]:
@@ -126,11 +128,9 @@ def open_run(path: Path) -> tuple[RunFolder, Recipe]:
 
 def new_folder(recipe: Recipe) -> Path:
     """A folder's name that is not taken yet: runs/RECIPE-LOSS-SEED, with a number if need be."""
-    base = Path("runs") / f"{recipe.name}-{recipe.loss.name}-{recipe.seed}"
-    path, number = base, 2
-    while path.exists():
-        path, number = base.with_name(f"{base.name}-{number}"), number + 1
-    return path
+    base = f"runs/{recipe.name}-{recipe.loss.name}-{recipe.seed}"
+    names = itertools.chain([base], (f"{base}-{number}" for number in itertools.count(2)))
+    return next(Path(name) for name in names if not Path(name).exists())
 
 
 def environment() -> dict[str, Any]:
@@ -160,5 +160,119 @@ def _revision() -> str | None:
     return done.stdout.strip()
 
 
-def _short(value: float) -> str:
-    return str(value) if isinstance(value, int) or math.isnan(value) else f"{value:.6g}"
+# -- the state to resume from ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class TrainState:
+    """How far training is: with the weights and what the loss and the optimiser remember, all of a run's state."""
+
+    epoch: int = 0
+    """The epoch under way, from 0."""
+    step: int = 0
+    """Steps done in it."""
+    best: float | None = None
+    best_epoch: int = -1
+    sums: Tensor = field(default_factory=lambda: torch.zeros(4, dtype=torch.float64))
+    """Of this epoch so far: loss times samples, hits, labelled positions, samples."""
+    seconds: float = 0.0
+    """Spent in this epoch so far."""
+    history: list[dict[str, float]] = field(default_factory=list)
+
+    def is_best(self, select: str, row: Mapping[str, float]) -> bool:
+        """Whether an epoch's numbers beat the best so far, strictly: of equals the first is kept."""
+        sign = metric(select).sign
+        return self.best is None or math.isnan(self.best) or sign * row[f"val/{select}"] < sign * self.best
+
+
+def _parts(session: Session) -> dict[str, Any]:
+    """What has a state of its own."""
+    parts = {"model": session.model, "average": session.average, "optimizer": session.optimizer, "loss": session.loss}
+    precision = session.fabric.strategy.precision
+    return {name: part for name, part in {**parts, "scaler": precision}.items() if part is not None}
+
+
+def save_resume(session: Session, folder: RunFolder, at: TrainState) -> None:
+    """Write all that the rest of the run depends on, of every process, as one file."""
+    generators = distributed.all_gather(torch.get_rng_state()[None])
+    sums = distributed.all_reduce(at.sums)
+    if not session.fabric.is_global_zero:
+        return
+    state = {
+        "average": {},
+        **{name: dict(part.state_dict()) for name, part in _parts(session).items()},
+        "generators": generators,
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "at": {**vars(at), "sums": sums},
+    }
+    save_state(folder.resume, state)
+
+
+def continued(session: Session, folder: RunFolder) -> TrainState:
+    """Put a session into the state that the run in a folder was saved in, or start a run there.
+
+    Raises for a run of other settings or data.
+    """
+    begin = folder.check if folder.recipe.exists() else folder.start
+    begin(session.recipe, session.data)
+    if not folder.resume.exists():
+        return TrainState()
+    try:
+        return restore(session, load_state(folder.resume))
+    except InputError as error:
+        raise InputError(f"{error}; start anew from the weights with --model.weights {folder.last}") from error
+
+
+def restore(session: Session, state: dict[str, Any]) -> TrainState:
+    """Put a session into a saved state; returns how far training was."""
+    for name, part in _parts(session).items():
+        part.load_state_dict(state[name])
+    if distributed.rank() < len(state["generators"]):
+        torch.set_rng_state(state["generators"][distributed.rank()].clone())  # a view of a row would crash torch
+    if state["cuda"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(state["cuda"])
+    at = TrainState(**state["at"])
+    if distributed.rank() != 0:  # the sums were saved over all processes
+        at.sums = torch.zeros_like(at.sums)
+    return at
+
+
+def save_state(path: Path, state: dict[str, Any]) -> None:
+    """Write nested dicts and lists of tensors and plain values, whole or not at all."""
+    tensors: dict[str, Tensor] = {}
+    plain = _pack(state, "", tensors)
+    save_tensors(path, tensors, {"format": FORMAT, "state": json.dumps(plain)})
+
+
+def load_state(path: Path) -> dict[str, Any]:
+    """Read what `save_state` wrote."""
+    tensors, meta = load_tensors(path)
+    if meta.get("format") != FORMAT:
+        raise InputError(f"{path} is not a state to resume from: expected the resume.safetensors of a run")
+    state: dict[str, Any] = _unpack(json.loads(meta["state"]), tensors)
+    return state
+
+
+def _pack(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    """Replace tensors by their names. JSON has text keys only, so that dicts become lists of pairs."""
+    if isinstance(value, Tensor):
+        tensors[path] = value
+        return {"tensor": path}
+    if isinstance(value, dict):
+        return {"dict": [[key, _pack(part, f"{path}/{key}", tensors)] for key, part in value.items()]}
+    if isinstance(value, list | tuple):
+        kind = "tuple" if isinstance(value, tuple) else "list"
+        return {kind: [_pack(part, f"{path}/{i}", tensors) for i, part in enumerate(value)]}
+    return value
+
+
+def _unpack(value: Any, tensors: dict[str, Tensor]) -> Any:
+    if not isinstance(value, dict):
+        return value
+    ((kind, inner),) = value.items()
+    if kind == "tensor":
+        return tensors[inner].clone()  # what was read is a map of the file, which the next save replaces
+    if kind == "dict":
+        return {key: _unpack(part, tensors) for key, part in inner}
+    parts = [_unpack(part, tensors) for part in inner]
+    return tuple(parts) if kind == "tuple" else parts

@@ -10,114 +10,100 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from acls import distributed
 from acls.errors import InputError, require
 from acls.options import flat, to_plain
 from acls.recipes import Recipe
 
-
-class Logger(Protocol):
-    """Takes the numbers of one epoch."""
-
-    def log(self, numbers: Mapping[str, float], epoch: int) -> None: ...
-
-    def close(self) -> None: ...
+Log = Callable[[Mapping[str, float], int], None]
+"""Takes the numbers of an epoch, and its number."""
 
 
-class TensorBoard:
+@contextmanager
+def tensorboard(folder: Path, recipe: Recipe, first: int, place: str) -> Iterator[Log]:  # noqa: ARG001
     """An event file in the run's folder, without the thread of `SummaryWriter`: a full disk stops the run in a line."""
+    proto: Any = require("tensorboard.compat.proto.event_pb2", extra="train")
+    records: Any = require("tensorboard.summary.writer.record_writer", extra="train")
+    path = folder / f"tensorboard/events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with closing(records.RecordWriter(open(path, "wb", buffering=0))) as file:
 
-    def __init__(self, folder: Path, recipe: Recipe, first: int, place: str) -> None:
-        self.proto: Any = require("tensorboard.compat.proto.event_pb2", extra="train")
-        records = require("tensorboard.summary.writer.record_writer", extra="train")
-        name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
-        self.path = folder / "tensorboard" / name
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.file: Any = records.RecordWriter(open(self.path, "wb", buffering=0))  # noqa: SIM115
-        self._write(file_version="brain.Event:2")
-        # What a broken run wrote from this epoch on is hidden.
-        self._write(step=first, session_log={"status": "START"})
-
-    def log(self, numbers: Mapping[str, float], epoch: int) -> None:
-        values = [{"tag": name, "simple_value": value} for name, value in numbers.items()]
-        self._write(step=epoch, summary={"value": values})
-
-    def close(self) -> None:
-        self.file.close()
-
-    def _write(self, **event: Any) -> None:
-        try:
-            self.file.write(self.proto.Event(wall_time=time.time(), **event).SerializeToString())
-        except OSError as error:
-            error.filename = str(self.path)
-            raise
-
-
-class WandB:
-    """A run of Weights & Biases, continued under the same id when training is."""
-
-    def __init__(self, folder: Path, recipe: Recipe, first: int, place: str) -> None:
-        kept = folder / "wandb_run"
-        if not kept.exists():
-            kept.write_text(uuid.uuid4().hex)
-        self.run: Any = require("wandb", extra="wandb").init(
-            project=place or os.environ.get("WANDB_PROJECT", "acls"),
-            name=folder.name,
-            id=kept.read_text(),
-            dir=str(folder),
-            config=to_plain(recipe),
-            resume="allow",
-        )
-
-    def log(self, numbers: Mapping[str, float], epoch: int) -> None:
-        self.run.log(dict(numbers), step=epoch)
-
-    def close(self) -> None:
-        self.run.finish()
-
-
-class MLflow:
-    """A run of MLflow, at the address that its own settings name; continued when training is."""
-
-    def __init__(self, folder: Path, recipe: Recipe, first: int, place: str) -> None:
-        self.mlflow: Any = require("mlflow", extra="mlflow")
-        self.mlflow.set_experiment(place or os.environ.get("MLFLOW_EXPERIMENT_NAME", "acls"))
-        kept = folder / "mlflow_run"
-        if kept.exists():
-            self.mlflow.start_run(run_id=kept.read_text())
-            return
-        kept.write_text(self.mlflow.start_run(run_name=folder.name).info.run_id)
-        self.mlflow.log_params(flat(to_plain(recipe)))
-        self.mlflow.log_dict(to_plain(recipe), "recipe.json")
-
-    def log(self, numbers: Mapping[str, float], epoch: int) -> None:
-        self.mlflow.log_metrics({name.replace("/", "."): value for name, value in numbers.items()}, step=epoch)
-
-    def close(self) -> None:
-        self.mlflow.end_run()
-
-
-LOGGERS: dict[str, type[TensorBoard] | type[WandB] | type[MLflow]] = {
-    "tensorboard": TensorBoard,
-    "wandb": WandB,
-    "mlflow": MLflow,
-}
-
-
-def make_loggers(folder: Path, recipe: Recipe, first: int) -> list[Logger]:
-    """The loggers that a recipe names; ``first`` is the first epoch that they will get."""
-    made: list[Logger] = []
-    for name, _, place in (entry.partition(":") for entry in recipe.log):
-        try:
-            made.append(LOGGERS[name](folder, recipe, first, place))
-        except Exception as error:
-            for logger in made:
-                logger.close()
-            if isinstance(error, InputError | ImportError | OSError):  # a full disk has a sentence of its own
+        def write(**event: Any) -> None:
+            try:
+                file.write(proto.Event(wall_time=time.time(), **event).SerializeToString())
+            except OSError as error:
+                error.filename = str(path)
                 raise
-            reason = " ".join(str(error).split())
-            raise InputError(f"--log {name}: {name} cannot start a run ({reason})") from error
-    return made
+
+        def log(numbers: Mapping[str, float], epoch: int) -> None:
+            values = [{"tag": name, "simple_value": value} for name, value in numbers.items()]
+            write(step=epoch, summary={"value": values})
+
+        write(file_version="brain.Event:2")
+        write(step=first, session_log={"status": "START"})  # hides what a broken run wrote from this epoch on
+        yield log
+
+
+@contextmanager
+def wandb(folder: Path, recipe: Recipe, first: int, place: str) -> Iterator[Log]:  # noqa: ARG001
+    """A run of Weights & Biases, continued under the same id when training is."""
+    kept = folder / "wandb_run"
+    if not kept.exists():
+        kept.write_text(uuid.uuid4().hex)
+    project = place or os.environ.get("WANDB_PROJECT", "acls")
+    run: Any = require("wandb", extra="wandb").init(
+        project=project, name=folder.name, id=kept.read_text(), dir=str(folder), config=to_plain(recipe), resume="allow"
+    )
+    try:
+        yield lambda numbers, epoch: run.log(dict(numbers), step=epoch)
+    finally:
+        run.finish()
+
+
+@contextmanager
+def mlflow(folder: Path, recipe: Recipe, first: int, place: str) -> Iterator[Log]:  # noqa: ARG001
+    """A run of MLflow, at the address that its own settings name; continued when training is."""
+    tracker: Any = require("mlflow", extra="mlflow")
+    tracker.set_experiment(place or os.environ.get("MLFLOW_EXPERIMENT_NAME", "acls"))
+    kept = folder / "mlflow_run"
+    try:
+        if kept.exists():
+            tracker.start_run(run_id=kept.read_text())
+        else:
+            kept.write_text(tracker.start_run(run_name=folder.name).info.run_id)
+            tracker.log_params(flat(to_plain(recipe)))
+            tracker.log_dict(to_plain(recipe), "recipe.json")
+        yield lambda numbers, epoch: tracker.log_metrics(
+            {name.replace("/", "."): value for name, value in numbers.items()}, step=epoch
+        )
+    finally:
+        tracker.end_run()
+
+
+LOGGERS = {logger.__name__: logger for logger in (tensorboard, wandb, mlflow)}
+
+
+@contextmanager
+def logging(folder: Path, recipe: Recipe, first: int) -> Iterator[Log]:
+    """The loggers that a recipe names, as one, in the first process; ``first`` is the first epoch they will get."""
+    logs: list[Log] = []
+    with ExitStack() as stack:
+        for name, _, place in (entry.partition(":") for entry in recipe.log if distributed.rank() == 0):
+            try:
+                logs.append(stack.enter_context(LOGGERS[name](folder, recipe, first, place)))
+            except (InputError, ImportError, OSError):  # a full disk has a sentence of its own
+                raise
+            except Exception as error:
+                reason = " ".join(str(error).split())
+                raise InputError(f"--log {name}: {name} cannot start a run ({reason})") from error
+
+        def log(numbers: Mapping[str, float], epoch: int) -> None:
+            for one in logs:
+                one(numbers, epoch)
+
+        yield log

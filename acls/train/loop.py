@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,22 +15,19 @@ from torch import Tensor
 
 from acls import distributed
 from acls.data.dataset import Part, batches
-from acls.errors import InputError
 from acls.locks import hold
 from acls.losses import Epoch
 from acls.metrics import Suite
 from acls.models.own import resolved
 from acls.recipes import Recipe
 from acls.storage import load_tensors, write_text
-from acls.train.epoch_metrics import above_margin, outlook, regulariser
-from acls.train.evaluate import evaluate
-from acls.train.folder import RunFolder, new_folder, open_run
+from acls.train.evaluate import above_margin, evaluate, outlook, regulariser
+from acls.train.folder import RunFolder, TrainState, continued, new_folder, open_run, save_resume
 from acls.train.guards import TrainingStopped, interruptions, isolated
-from acls.train.loggers import Logger, make_loggers
+from acls.train.loggers import Log, logging
 from acls.train.progress import EpochProgress
 from acls.train.session import Session
 from acls.train.setup import Given
-from acls.train.state import TrainState, load_state, restore, save_resume
 
 FINITE_EVERY = 50
 """Steps between looks at the loss on a GPU, where each look waits for it."""
@@ -63,7 +59,7 @@ def fit(
         folder = RunFolder(Path(session.fabric.broadcast(str(out) if out is not None else str(new_folder(recipe)))))
         with _held(session, folder, wait):
             if session.fabric.is_global_zero:
-                folder.start(replace(recipe, loss=recipe.loss.complete()), session.data)
+                folder.start(recipe, session.data)
             return _run(session, folder, TrainState(), show)
 
 
@@ -77,16 +73,7 @@ def resume(path: str | Path, *, show: bool = True, given: Given | None = None, w
     with isolated(folder.threads()):
         session = Session(recipe, show=show, given=given)
         with _held(session, folder, wait):
-            folder.check(recipe, session.data)
-            progressed = TrainState()
-            if folder.resume.exists():
-                try:
-                    state = load_state(folder.resume)
-                except InputError as error:
-                    way = f"start anew from the weights with --model.weights {folder.last}"
-                    raise InputError(f"{error}; {way}") from error
-                progressed = restore(session, state)
-            return _run(session, folder, progressed, show)
+            return _run(session, folder, continued(session, folder), show)
 
 
 def _held(session: Session, folder: RunFolder, wait: bool) -> AbstractContextManager[None]:
@@ -95,56 +82,50 @@ def _held(session: Session, folder: RunFolder, wait: bool) -> AbstractContextMan
 
 
 def _run(session: Session, folder: RunFolder, at: TrainState, show: bool) -> TrainedRun:
-    recipe, show = session.recipe, show and session.fabric.is_global_zero
-    steps = len(session.draws(at.epoch)) if at.epoch < recipe.epochs else 0
-    loggers = make_loggers(folder.path, recipe, at.epoch) if session.fabric.is_global_zero else []
-    progress = EpochProgress(
-        epochs=recipe.epochs, steps=steps * recipe.epochs, done=steps * at.epoch + at.step, show=show
-    )
-    patience = recipe.patience or recipe.epochs
-    try:
-        with progress.shown(), interruptions() as interrupted:
-            while at.epoch < recipe.epochs and at.epoch - 1 - at.best_epoch < patience:
-                run_epoch(session, folder, at, progress, interrupted, loggers)
+    with logging(folder.path, session.recipe, at.epoch) as log:
+        for _ in run_epochs(session, folder, at, show=show, log=log):
+            pass
         result = _finish(session, folder, at)
-        for logger in loggers:
-            logger.log({f"test/{name}": value for name, value in result.test.items()}, at.epoch - 1)
-    finally:
-        for logger in loggers:
-            logger.close()
+        log({f"test/{name}": value for name, value in result.test.items()}, at.epoch - 1)
     return result
 
 
-def run_epoch(
-    session: Session,
-    folder: RunFolder,
-    at: TrainState,
-    progress: EpochProgress,
-    interrupted: threading.Event,
-    loggers: Sequence[Logger],
-) -> None:
-    """Train for an epoch, or for what is left of it, measure, and save."""
-    _train_epoch(session, folder, at, progress, interrupted)
-    row = _measure(session, at)
-    better = at.is_best(session.recipe.select, row)
-    if better:
-        at.best, at.best_epoch = row[f"val/{session.recipe.select}"], at.epoch
-    at.history.append(row)
-    progress.epoch(at.epoch, row, better)
-    for logger in loggers:
-        logger.log(row, at.epoch)
-    at.epoch, at.step, at.seconds = at.epoch + 1, 0, 0.0
-    at.sums = torch.zeros_like(at.sums)
-    if session.fabric.is_global_zero:
-        _check_finite(session.judged.parameters(), "a weight of the network is no longer finite", session, folder)
-        folder.save_weights(session.judged, session.recipe, at.epoch - 1, session.data.names, best=better)
-        folder.write_metrics(at.history)
-    save_resume(session, folder, at)  # last, so that a break before it repeats the epoch
+def run_epochs(
+    session: Session, folder: RunFolder, at: TrainState, *, show: bool = False, log: Log = lambda *_: None
+) -> Generator[dict[str, float], None, None]:
+    """Train from a state to the last epoch, or until patience ends; gives the numbers of each epoch as it is saved."""
+    recipe, on_first = session.recipe, session.fabric.is_global_zero
+    steps = len(session.draws(at.epoch)) if at.epoch < recipe.epochs else 0
+    progress = EpochProgress(recipe.epochs, steps * (recipe.epochs - at.epoch) - at.step, show=show and on_first)
+    patience = recipe.patience or recipe.epochs
+    with progress.shown(), interruptions() as interrupted:
+        while at.epoch < recipe.epochs and at.epoch - 1 - at.best_epoch < patience:
+            for _ in _train_epoch(session, folder, at):
+                progress.step(at.epoch)
+                if interrupted.is_set() or (recipe.save_every and at.step % recipe.save_every == 0):
+                    save_resume(session, folder, at)
+                if interrupted.is_set():
+                    raise KeyboardInterrupt(str(folder.path))
+            row = _measure(session, at)
+            better = at.is_best(recipe.select, row)
+            if better:
+                at.best, at.best_epoch = row[f"val/{recipe.select}"], at.epoch
+            at.history.append(row)
+            progress.epoch(at.epoch, row, better)
+            log(row, at.epoch)
+            if on_first:
+                what = "a weight of the network is no longer finite"
+                _check_finite(session.judged.parameters(), what, session, folder)
+                folder.save_weights(session.judged, recipe, at.epoch, session.data.names, best=better)
+                folder.write_metrics(at.history)
+            at.epoch, at.step, at.seconds = at.epoch + 1, 0, 0.0
+            at.sums = torch.zeros_like(at.sums)
+            save_resume(session, folder, at)  # last, so that a break before it repeats the epoch
+            yield row
 
 
-def _train_epoch(
-    session: Session, folder: RunFolder, at: TrainState, progress: EpochProgress, interrupted: threading.Event
-) -> None:
+def _train_epoch(session: Session, folder: RunFolder, at: TrainState) -> Iterator[None]:
+    """Train for an epoch, or for what is left of it; gives way after each step."""
     recipe, loss = session.recipe, session.loss
     now = Epoch(at.epoch, recipe.epochs, session.predict)
     if at.step == 0:
@@ -164,13 +145,8 @@ def _train_epoch(
         if on_cpu or at.step % FINITE_EVERY == 0 or at.step == len(every):
             what = f"the loss is no longer finite in epoch {at.epoch + 1}, at step {at.step}"
             _check_finite([at.sums[0]], what, session, folder)
-        progress.step(at.epoch)
         at.seconds = time.perf_counter() - began
-        if recipe.save_every and at.step % recipe.save_every == 0:
-            save_resume(session, folder, at)
-        if interrupted.is_set():
-            save_resume(session, folder, at)
-            raise KeyboardInterrupt(str(folder.path))
+        yield
     loss.end_epoch(now)
 
 
@@ -201,23 +177,16 @@ def _finish(session: Session, folder: RunFolder, at: TrainState) -> TrainedRun:
     session.judged.load_state_dict(tensors)
     summaries, suites, passes = {}, {}, session.recipe.passes
     for name, part in (("val", session.data.val), ("test", session.data.test)):
-        described = {"recipe": session.recipe.name, "loss": repr(session.loss), "part": name, **meta}
-        evaluation = evaluate(session, part, passes=passes, meta=described)
+        evaluation = evaluate(session, part, passes=passes, meta={"part": name, **meta})
         summaries[name], suites[name] = evaluation.summary(), evaluation.suite
         if not passes:  # averaged log-probabilities have no logits to compare with a margin
             summaries[name] |= above_margin(evaluation.sample.rows(session.data.void)[0], session.margin)
         if session.fabric.is_global_zero and evaluation.predictions is not None:
-            folder.predictions(name).parent.mkdir(parents=True, exist_ok=True)
             evaluation.predictions.save(folder.predictions(name))
     if session.fabric.is_global_zero:
-        text = {
-            "best_epoch": at.best_epoch,
-            "loss": session.loss.settings(),
-            "threads": torch.get_num_threads(),
-            "weights": session.weights,
-            **summaries,
-        }
-        write_text(folder.summary, json.dumps(text, indent=2) + "\n")
+        about = {"loss": session.loss.settings(), "threads": torch.get_num_threads(), "weights": session.weights}
+        text = json.dumps({"best_epoch": at.best_epoch, **about, **summaries}, indent=2)
+        write_text(folder.summary, text + "\n")
     distributed.barrier()
     return TrainedRun(folder.path, at.best_epoch, summaries["val"], summaries["test"], suites, at.history)
 

@@ -11,22 +11,26 @@ from acls.errors import MissingExtra, require
 from acls.metrics.catalogue import metric
 
 
+def progress_bar(*, stderr: bool = False, **settings: Any) -> Any:
+    """A bar of rich's with the time that is left, which goes away at its end; None without rich."""
+    try:
+        rich, console = (require(f"rich.{name}", extra="train") for name in ("progress", "console"))
+    except MissingExtra:
+        return None
+    bar, left = rich.BarColumn(bar_width=10), rich.TimeRemainingColumn()
+    columns = ("{task.description}", bar, "{task.percentage:>3.0f}%", left, "left")
+    return rich.Progress(*columns, console=console.Console(stderr=stderr), transient=True, **settings)
+
+
 class EpochProgress:
     """Tells how far training is; silent where ``show`` is False."""
 
-    def __init__(self, *, epochs: int, steps: int, done: int, show: bool) -> None:
-        """Take the number of epochs and of steps in all, and of steps that are done already."""
+    def __init__(self, epochs: int, steps: int, *, show: bool) -> None:
+        """Take the number of epochs in all, and of steps that are left: those before a resume tell nothing of speed."""
         self.epochs, self.show, self.done, self.began = epochs, show, 0, time.perf_counter()
-        self.bar: Any = None
-        if show:
-            try:
-                rich = require("rich.progress", extra="train")
-            except MissingExtra:
-                return
-            # Steps that were done before a resume tell nothing about the speed, so they are not counted.
-            columns = ("{task.description}", rich.BarColumn(), "{task.percentage:>3.0f}%", rich.TimeRemainingColumn())
-            self.bar = rich.Progress(*columns, transient=True)
-            self.task = self.bar.add_task("training", total=max(steps - done, 1))
+        self.bar = progress_bar() if show else None
+        if self.bar is not None:
+            self.task = self.bar.add_task("training", total=max(steps, 1))
 
     def shown(self) -> AbstractContextManager[Any]:
         """The time in which the bar, if there is one, is on the terminal."""

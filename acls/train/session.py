@@ -10,9 +10,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from acls import distributed
 from acls.calibrators import MCDropout
-from acls.data import load
 from acls.data.augment import mix
-from acls.data.dataset import Data, Draw, Part, SampleBatch, batches, in_order
+from acls.data.dataset import Draw, Part, SampleBatch, batches, in_order
 from acls.data.keyed_random import generator
 from acls.losses import ACLS
 from acls.models import build_model
@@ -31,9 +30,7 @@ class Session:
         self.fabric.launch()
         torch.manual_seed(recipe.seed)  # the same initial weights in all processes
         given = given or Given()
-        self.data: Data = (
-            given.data(options=recipe.data, seed=recipe.seed) if given.data else load(recipe.data, seed=recipe.seed)
-        )
+        self.data = given.data(options=recipe.data, seed=recipe.seed)
         check(recipe, self.data)
         shape, left_out = self.data.train[0][0].shape, list[str]()
         self.model = build_model(
@@ -41,9 +38,8 @@ class Session:
         )
         if show and self.fabric.is_global_zero:
             print(*left_out, sep="\n", end="\n" if left_out else "")
-        self.weights: dict[str, str] | None = None
-        if recipe.model.weights is not None:
-            self.weights = {"sha256": sha256(recipe.model.weights), "left_out": "".join(left_out)}
+        file = recipe.model.weights
+        self.weights = None if file is None else {"sha256": sha256(file), "left_out": "".join(left_out)}
         if len(shape) == 3:
             self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.loss = recipe.loss.build(ignore_index=self.data.void)
@@ -79,8 +75,7 @@ class Session:
         # A batch too small to give every process a sample is left out by all of them.
         least = recipe.batch if recipe.drop_last and len(whole) > 1 else world
         kept = [batch for batch in whole if len(batch) >= least][: recipe.limit_batches]
-        shares = [(batch[rank::world], len(batch)) for batch in kept]
-        return [Draw(share, epoch, len(share) * world / count) for share, count in shares]
+        return [Draw(share := batch[rank::world], epoch, len(share) * world / len(batch)) for batch in kept]
 
     def step(self, batch: SampleBatch, epoch: int, number: int, weight: float = 1.0) -> Tensor:
         """One optimiser step; returns sums over the batch: loss times samples, hits, labelled positions, samples."""

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from acls import options
+from acls.data import load
 from acls.data.dataset import Data
 from acls.errors import InputError, require, suggest
 from acls.metrics.catalogue import selectable
@@ -33,7 +34,7 @@ with torch.autocast("cpu", dtype=torch.bfloat16):
 class Given:
     """What the caller hands over in Python instead of naming it in the recipe."""
 
-    data: Callable[..., Data] | None = None
+    data: Callable[..., Data] = load
     """Makes the data, called with ``options=``, its `DataOptions`, and ``seed=``."""
     model: Callable[..., Any] | None = None
 
@@ -69,10 +70,10 @@ def build_optimizer(optim: OptimOptions, model: nn.Module) -> torch.optim.Optimi
 def make_fabric(recipe: Recipe) -> Any:
     """Set up the processes that a recipe, or the launcher around us, asks for; they start with ``fabric.launch()``."""
     lightning = require("lightning_fabric", extra="train")
-    on_cpu = recipe.accelerator == "cpu" or (recipe.accelerator == "auto" and not _has_accelerator())
-    missing = {"cuda": not torch.cuda.is_available(), "mps": not torch.backends.mps.is_available()}
-    if missing.get(recipe.accelerator, False):
+    seen = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not seen.get(recipe.accelerator, True):
         raise InputError(f"torch sees no {recipe.accelerator} device here: pass --accelerator auto or cpu")
+    on_cpu = recipe.accelerator == "cpu" or (recipe.accelerator == "auto" and not any(seen.values()))
     if recipe.precision == "bf16" and on_cpu:
         check_bf16()
     devices, nodes = recipe.devices, recipe.nodes
@@ -104,7 +105,3 @@ def check_bf16() -> None:
         f"bfloat16 does not work on this CPU ({how} when tried): use --precision fp32, "
         "or set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in the environment"
     )
-
-
-def _has_accelerator() -> bool:
-    return torch.cuda.is_available() or torch.backends.mps.is_available()

@@ -21,8 +21,7 @@ from acls.metrics.significance import noise_floor
 from acls.models import CATALOGUE, ModelOptions
 from acls.recipes import Recipe, find
 from acls.shapes import IGNORE_INDEX
-from acls.train.epoch_metrics import Sample
-from acls.train.evaluate import open_weights
+from acls.train.evaluate import Sample, open_weights
 from acls.train.session import Session
 
 CLEAN = "none"

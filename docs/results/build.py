@@ -18,6 +18,8 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
+import torch
+
 from acls.metrics.significance import SeedDifference
 from acls.report.figures import reliability, sweeps
 from acls.report.figures.style import canvas, save
@@ -27,11 +29,9 @@ from acls.report.tables import Table, spread
 from acls.reproduce.claims import verdict_on
 from acls.reproduce.published import LAMBDA_1, LAMBDA_2
 from acls.storage import write_text
-from acls.study.engine import set_threads
-from acls.study.files import MAPS, SUMMARY, RunFiles
 from acls.study.ranking import difference, rank
 from acls.study.runs import NONE, detailed
-from acls.study.store import Row, Store
+from acls.study.store import MAPS, SUMMARY, Row, RunFiles, Store
 
 HERE = Path(os.path.relpath(Path(__file__).parent))  # pages say where their studies are: not on which machine
 README = HERE / ".." / ".." / "README.md"
@@ -974,7 +974,7 @@ def _mean(rows: Sequence[Row], name: str) -> float:
 
 def main(only: str = "", *, interactive: bool = True) -> None:
     """Write everything, or ``only`` what is about the accurate networks; the interactive pages take long."""
-    set_threads(1)  # arrays are small: more threads only wait for each other
+    torch.set_num_threads(1)  # arrays are small: more threads only wait for each other
     (HERE / "figures").mkdir(exist_ok=True)
     project_readme()
     for study in (*ACCURATE, AUTOMATIC):

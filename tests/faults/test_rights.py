@@ -71,7 +71,7 @@ def read_only(place, monkeypatch):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="mounts a tmpfs")
 def test_a_read_only_disk_is_told_before_any_work(read_only, capsys, monkeypatch):
-    monkeypatch.setattr("acls.train.session.load", lambda *_, **__: pytest.fail("data was loaded before"))
+    monkeypatch.setattr("acls.train.loop.Session", lambda *_, **__: pytest.fail("data was loaded before"))
     for name, words in WRITES.items():
         code = main(words.format("disk").split())
         out, err = capsys.readouterr()

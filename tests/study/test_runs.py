@@ -18,10 +18,10 @@ from acls.recipes import LossOptions
 from acls.report.results import results_table
 from acls.study import runs
 from acls.study.engine import make_engine
-from acls.study.progress import Progress, epochs_of
-from acls.study.runs import chosen, missing, outputs, plan, run_cell, run_study
+from acls.study.runs import Progress, chosen, epochs_of, missing, outputs, plan, run_cell, run_study
 from acls.study.store import Store
 from acls.train import TrainingStopped
+from acls.train.session import Session
 from tests.study.quick import HERE, cells, timeless
 from tests.train.quick import digits, maps
 
@@ -92,6 +92,42 @@ def test_another_post_hoc_method_is_measured_without_training(finished, tmp_path
 def test_other_settings_are_refused_before_anything_is_trained(finished):
     with pytest.raises(InputError, match=r"has runs with epochs 2, got 3.*--out"):
         run_study(cells(finished, epochs=3), HERE)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"threads": 1},
+        {"log": ("tensorboard",)},
+        {"accelerator": "auto"},
+        {"devices": 2},
+        {"save_every": 5},
+        {"compile": True},
+        {"data": replace(digits().data, workers=3, download=True)},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_settings_that_change_nothing_never_stop_a_study(finished, monkeypatch, changes):
+    monkeypatch.setattr(runs, "run_cell", lambda cell: pytest.fail(f"{cell.method} was run again"))
+    assert run_study(cells(finished, **changes), HERE) == []
+
+
+def test_a_run_that_was_broken_off_goes_on_with_settings_that_change_nothing(tmp_path, monkeypatch):
+    whole = Session.step
+
+    def step(self, batch, epoch, *rest):
+        if epoch == 1:
+            raise KeyboardInterrupt
+        return whole(self, batch, epoch, *rest)
+
+    one = {"methods": "CE", "seeds": (1,), "posthoc": "none"}
+    monkeypatch.setattr(Session, "step", step)
+    with pytest.raises(KeyboardInterrupt):
+        run_study(cells(tmp_path, **one), HERE)
+    monkeypatch.undo()
+    other = {"log": ("tensorboard",), "threads": 1, "save_every": 1}
+    assert run_study(cells(tmp_path, **one, **other), HERE) == []
+    assert len(Store(tmp_path).rows()) == 1
 
 
 def test_other_settings_than_those_of_a_broken_run_are_refused(tmp_path):
@@ -229,13 +265,15 @@ def test_compare_prints_the_table_and_where_the_report_is(finished, capsys):
 def test_progress_names_method_seed_and_epoch(tmp_path):
     cells = [
         SimpleNamespace(
-            run=f"CE-{seed}", method="CE", recipe=SimpleNamespace(seed=seed, epochs=30),
-            path=SimpleNamespace(metrics=tmp_path / f"{seed}.csv"),
+            run=f"CE-{seed}", method="CE", recipe=SimpleNamespace(seed=seed, epochs=30), place=tmp_path / str(seed)
         )
         for seed in (1, 2, 3)
     ]  # fmt: skip
-    progress = Progress(show=False)
-    progress.start(cells)
-    progress.finish(cells[0])
-    assert progress.describe({"CE-1": 30, "CE-2": 13, "CE-3": 0}) == "1/3 runs, CE, seed 2, epoch 14/30"
-    assert progress.describe({"CE-1": 30, "CE-2": 0, "CE-3": 0}) == "1/3 runs"
+    progress = Progress(cells)
+    assert progress.look() == (0, "0/3 runs, CE, seed 1, epoch 1/30")
+    progress.finished.add("CE-1")
+    (tmp_path / "2").mkdir()
+    (tmp_path / "2" / "metrics.csv").write_text("\n" * 14)
+    assert progress.look() == (43, "1/3 runs, CE, seed 2, epoch 14/30")
+    progress.finished |= {"CE-2", "CE-3"}
+    assert progress.look() == (90, "3/3 runs")

@@ -18,11 +18,10 @@ from acls.predictions import Predictions
 from acls.recipes import Recipe, save_recipe
 from acls.report.page import of_path, render
 from acls.results import Result
-from acls.study.files import RunFiles, shared_files
 from acls.study.ranking import difference
 from acls.study.runs import detailed, run_study
 from acls.study.share import share
-from acls.study.store import Store
+from acls.study.store import RunFiles, Store, shared_files
 from tests.study.quick import HERE, cells
 
 

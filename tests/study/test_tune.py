@@ -12,8 +12,7 @@ from acls.cli import main
 from acls.errors import InputError
 from acls.recipes import load_recipe, save_recipe
 from acls.study import tune as tuning
-from acls.study.space import grid, parse_space
-from acls.study.tune import Search, tune
+from acls.study.tune import Search, grid, parse_space, tune
 from acls.train import loop
 from tests.study.quick import HERE
 from tests.train.quick import digits
@@ -28,17 +27,17 @@ def search(folder, space="margin=1|9", **changes):
 @pytest.fixture
 def breaks(monkeypatch):
     """Stop training for good in the second trial's last epoch, as Ctrl-C does; by a kill the trial stays as it was."""
-    whole, begun = tuning.run_epoch, []
+    whole, begun = loop._train_epoch, []
 
-    def stop(session, folder, at, *rest):
+    def stop(session, folder, at):
         begun.append(folder.path.name)
         if begun[-1] != begun[0] and at.epoch == 1:
             raise KeyboardInterrupt
-        whole(session, folder, at, *rest)
+        return whole(session, folder, at)
 
-    monkeypatch.setattr(tuning, "run_epoch", stop)
+    monkeypatch.setattr(loop, "_train_epoch", stop)
     yield
-    monkeypatch.setattr(tuning, "run_epoch", whole)
+    monkeypatch.setattr(loop, "_train_epoch", whole)
 
 
 def numbers(found):
@@ -86,13 +85,13 @@ def test_a_search_goes_on_where_it_was_stopped_and_finds_the_same(tmp_path, monk
         with sqlite3.connect(part.folder / "tune.sqlite") as database:
             database.execute("UPDATE trials SET state = 'RUNNING' WHERE state = 'FAIL'")
     monkeypatch.undo()
-    whole, epochs = tuning.run_epoch, []
+    whole, epochs = loop._train_epoch, []
 
-    def told(session, folder, at, *rest):
+    def told(session, folder, at):
         epochs.append((folder.path.name, at.epoch))
-        whole(session, folder, at, *rest)
+        return whole(session, folder, at)
 
-    monkeypatch.setattr(tuning, "run_epoch", told)
+    monkeypatch.setattr(loop, "_train_epoch", told)
     found = tune(part, HERE)
     assert sorted(epochs) == [("0001", 1), ("0002", 0), ("0002", 1)]  # the first had ended, the second had one left
     assert found.failed == 0
@@ -143,13 +142,14 @@ def test_the_front_holds_what_no_trial_beats(tmp_path):
 
 def test_tpe_runs_so_many_trials_and_gives_hopeless_ones_up(tmp_path, monkeypatch):
     """Every trial after the third has a worse and worse NLL, so the median rule must stop some."""
-    whole = tuning.run_epoch
+    whole = loop.run_epochs
 
-    def worse(session, folder, at, *rest):
-        whole(session, folder, at, *rest)
-        at.history[-1]["val/nll"] += int(folder.path.name)
+    def worse(session, folder, at):
+        for row in whole(session, folder, at):
+            row["val/nll"] += int(folder.path.name)
+            yield row
 
-    monkeypatch.setattr(tuning, "run_epoch", worse)
+    monkeypatch.setattr(tuning, "run_epochs", worse)
     found = tune(search(tmp_path, "margin=1:9", sampler="tpe", trials=6), HERE)
     assert len(found.trials) + found.pruned == 6
     assert found.pruned > 0
@@ -210,7 +210,8 @@ def test_spaces_that_cannot_be_are_refused_before_training(tmp_path, space, mess
     ("space", "message"),
     [
         ("margin=2|b", "margin='b'.*expected a finite number"),
-        ("margin=2|nan", "margin: expected a finite number in the space, got nan"),
+        ("margin=2|nan", "margin='nan'.*expected a finite number"),
+        ("margin=2|1e400", r"expected a (finite )?number.*got inf"),
         ("lambda1=0.1|0.2,margin=1|-1", r"expected a number in \[0, inf\), got -1"),
         ("margin=1|2,optim.lr=0.1|fast", "optim.lr: expected a number in .*, got 'fast'"),
     ],

@@ -8,7 +8,7 @@ import torch
 from acls.losses import REGISTRY
 from acls.recipes import LossOptions, find
 from acls.storage import load_tensors
-from acls.train.state import load_state
+from acls.train.folder import load_state
 
 # A few settings of a method are methods of their own.
 STATEFUL = {

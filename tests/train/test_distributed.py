@@ -12,7 +12,7 @@ from acls.predictions import Predictions
 from acls.recipes import LossOptions
 from acls.storage import load_tensors
 from acls.train import fit, resume
-from acls.train.state import load_state
+from acls.train.folder import load_state
 from tests.train.quick import STATEFUL, digits, maps
 
 # Batches that do not divide by two. Methods that compare samples with their neighbours do so within a process: after

@@ -13,7 +13,7 @@ from acls.errors import InputError
 from acls.recipes import save_recipe
 from acls.storage import load_tensors
 from acls.train import fit, resume
-from acls.train.state import load_state
+from acls.train.folder import load_state
 from tests.data.folders import class_folders, mask, masked_folders
 from tests.train.quick import assert_same_runs, digits
 
@@ -66,7 +66,7 @@ def test_a_disk_that_fills_is_told_in_the_command_line(tmp_path, monkeypatch, ca
     def full(path, state):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("acls.train.state.save_state", full)
+    monkeypatch.setattr("acls.train.folder.save_state", full)
     command = ["train", "digits_cnn", "--epochs", "1", "--log", "", "--quiet", "--out", str(tmp_path / "run")]
     assert main(command) == 2
     told = capsys.readouterr().err

@@ -13,8 +13,8 @@ import torch
 from acls.errors import InputError
 from acls.recipes import LossOptions, save_recipe
 from acls.train import fit, resume
+from acls.train.folder import load_state, save_state
 from acls.train.session import Session
-from acls.train.state import load_state, save_state
 from tests.train.quick import STATEFUL, assert_same_runs, digits, maps
 
 

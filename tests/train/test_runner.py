@@ -18,8 +18,8 @@ from acls.predictions import Predictions
 from acls.recipes import LossOptions, load_recipe
 from acls.storage import load_tensors
 from acls.train import TrainingStopped, fit, open_run, predict_run, resume
-from acls.train.epoch_metrics import Sample, above_margin, outlook, regulariser
-from acls.train.loggers import TensorBoard
+from acls.train.evaluate import Sample, above_margin, outlook, regulariser
+from acls.train.loggers import tensorboard
 from acls.train.session import Session, build_optimizer
 from acls.train.setup import check_bf16
 from tests.train.quick import digits, maps
@@ -61,10 +61,9 @@ def test_tensorboard_reads_the_numbers_of_every_epoch_and_hides_those_that_were_
 
     assert read(run.folder) == [(row["epoch"], pytest.approx(row["val/nll"])) for row in run.history]
     for first, values in ((0, (3.0, 2.0, 1.0)), (1, (0.5,))):
-        logger = TensorBoard(tmp_path, run, first, "")
-        for epoch, value in enumerate(values, first):
-            logger.log({"val/nll": value}, epoch)
-        logger.close()
+        with tensorboard(tmp_path, run, first, "") as log:
+            for epoch, value in enumerate(values, first):
+                log({"val/nll": value}, epoch)
     assert read(tmp_path) == [(0, 3.0), (1, 0.5)]
 
 
@@ -314,7 +313,7 @@ def test_the_outlook_is_of_labelled_rows():
 
 
 def test_the_sample_of_dense_maps_is_bounded(monkeypatch):
-    monkeypatch.setattr("acls.train.epoch_metrics.SAMPLE", 1000)
+    monkeypatch.setattr("acls.train.evaluate.SAMPLE", 1000)
     sample = Sample(10)
     for _ in range(10):
         sample.add(torch.zeros(1, 5, 40, 40), torch.zeros(1, 40, 40).long(), torch.zeros(1))

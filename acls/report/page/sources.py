@@ -22,10 +22,8 @@ from acls.report.page import pictures
 from acls.report.page.subjects import Subject
 from acls.results import Record, evaluate
 from acls.shapes import IGNORE_INDEX
-from acls.study.files import ENVIRONMENT, RECIPE, RunFiles
 from acls.study.runs import NONE, detailed, protocol
-from acls.study.store import NAME as STUDY
-from acls.study.store import Row, Store
+from acls.study.store import ENVIRONMENT, RECIPE, STORE, Row, RunFiles, Store
 from acls.train import open_run
 
 CROSS_FITTED = "each half of the rows is scaled by the temperature of the other half"
@@ -46,7 +44,7 @@ class Unfinished(InputError):
 
 def _folders(path: Path) -> list[Path]:
     """The folders of a run or a study at a path: itself, or those of runs in it."""
-    if (path / STUDY).is_file() or (path / RECIPE).is_file():
+    if (path / STORE).is_file() or (path / RECIPE).is_file():
         return [path]
     return sorted(child for child in path.iterdir() if (child / RECIPE).is_file()) if path.is_dir() else []
 
@@ -74,7 +72,7 @@ def of_path(
     found: list[Subject] = []
     for part in folders:
         try:
-            study = (part / STUDY).is_file()
+            study = (part / STORE).is_file()
             found += of_study(part) if study else [of_run(part, replicates=replicates, album=album)]
         except Unfinished as error:
             if skipped is None:
