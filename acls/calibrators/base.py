@@ -90,13 +90,15 @@ class Calibrator(Configured):
 
     def __post_init__(self) -> None:
         self._report: FitReport | None = None
+        # Read once, as torch.export of torch 2.6 cannot read fields.
+        self._results = tuple(field.name for field in fields(self) if not field.init)
         for name in self.learned:
             self.register_buffer(name, None)
 
     @property
     def learned(self) -> tuple[str, ...]:
         """The names of the buffers that `fit` sets: the fields that are no arguments."""
-        return tuple(field.name for field in fields(self) if not field.init)
+        return self._results
 
     @property
     def report(self) -> FitReport:
@@ -241,7 +243,7 @@ class Calibrator(Configured):
 
     def _as_wide(self, logits: Tensor) -> tuple[Tensor, Self]:
         """Return logits and calibrator in the wider of their dtypes: what CSV files and NumPy hold is float64."""
-        own = next((buffer.dtype for buffer in self.buffers() if buffer.is_floating_point()), logits.dtype)
+        own = [*(buffer.dtype for buffer in self.buffers() if buffer.is_floating_point()), logits.dtype][0]
         wide = torch.promote_types(logits.dtype, own)
         return logits.to(wide), self if own == wide else copy.deepcopy(self).to(wide)
 
