@@ -22,7 +22,8 @@ from acls.options import override
 from acls.predictions import Columns, Predictions
 from acls.predictions.core import to_logits
 from acls.recipes import METHODS, Recipe, find
-from acls.report.page import of_file, write
+from acls.report.page.build import write
+from acls.report.page.sources import of_file
 from acls.report.results import RANKED
 from acls.results import Record, Result
 from acls.results import evaluate as measured

@@ -16,7 +16,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from acls.predictions import Predictions
-from acls.report.page import of_file, write
+from acls.report.page.build import write
+from acls.report.page.sources import of_file
 from tests.report.chromium import FLAGS, find
 
 RUNS, EPOCHS, TRIES = 200, 200, 5

@@ -24,7 +24,8 @@ from acls.cli.common import Line, add_columns, add_shared, check_out, models_of,
 from acls.errors import InputError
 
 if TYPE_CHECKING:
-    from acls.report.page import Subject, Unfinished
+    from acls.report.page.sources import Unfinished
+    from acls.report.page.subjects import Subject
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -46,8 +47,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Measure, write, and say where it is."""
     from acls.report.gallery import write_figures
-    from acls.report.page import rank_subjects, results, write
+    from acls.report.page.build import results, write
     from acls.report.page.overview import decisions, verdict
+    from acls.report.page.subjects import rank_subjects
     from acls.report.results import marks_of, signs
 
     folder = args.files[0] if len(args.files) == 1 and Path(args.files[0]).is_dir() else ""
@@ -72,7 +74,8 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _subjects(args: argparse.Namespace) -> list[Subject]:
-    from acls.report.page import holds_runs, of_file, of_path, told_apart
+    from acls.report.page.sources import holds_runs, of_file, of_path
+    from acls.report.page.subjects import told_apart
 
     folders = [path for path in args.files if holds_runs(path)]
     files = [path for path in args.files if path not in folders]

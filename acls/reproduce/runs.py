@@ -20,20 +20,9 @@ from acls.recipes import Recipe, find
 from acls.reproduce.experiments import EMBEDDED, SMALL, Line
 from acls.spec import Spec
 from acls.storage import write_text
+from acls.study import runs
 from acls.study.engine import Engine
 from acls.study.methods import method_of
-from acls.study.runs import (
-    NONE,
-    Cell,
-    Failed,
-    calibrator_name,
-    chosen,
-    detailed,
-    evaluated,
-    outputs,
-    plan,
-    run_study,
-)
 from acls.study.store import Row, RunFiles, Store, file_name
 from acls.train import RunFolder
 from acls.train.evaluate import open_weights
@@ -92,21 +81,23 @@ class Study:
     def margin(self) -> float:
         return float(self.recipe.loss.protocol.get("margin", ACLS.margin))
 
-    def run(self) -> list[Failed]:
+    def run(self) -> list[runs.Failed]:
         """Train what is not trained yet."""
-        return run_study(self._cells, self.setup.engine, wait=self.setup.wait, show=self.setup.show)
+        return runs.run_study(self._cells, self.setup.engine, wait=self.setup.wait, show=self.setup.show)
 
     def rows(self, label: str, split: str = "test") -> list[Row]:
         """The rows of a line, one per seed, with what differences on the same samples need."""
         method = self.method(label)
-        stored = chosen(self._cells, Store(self._folder).rows())
+        stored = runs.chosen(self._cells, Store(self._folder).rows())
         found = [row for row in stored if f"{row.method} {row.posthoc}" == method]
-        return detailed(self._folder, found) if split == "test" else [self._remeasured(row, split) for row in found]
+        if split == "test":
+            return runs.detailed(self._folder, found)
+        return [self._remeasured(row, split) for row in found]
 
     def method(self, label: str) -> str:
         """The method and calibrator of a line, as they are stored."""
         line = self.lines[label]
-        return f"{method_of(self.recipe, self._spec(line)).name} {calibrator_name(line.posthoc)}"
+        return f"{method_of(self.recipe, self._spec(line)).name} {runs.calibrator_name(line.posthoc)}"
 
     def by_protocol(self, row: Row, protocol: Protocol) -> Row:
         """The row with ECE and AECE as a protocol computes them, of which no interval is known.
@@ -115,8 +106,8 @@ class Study:
         """
         file = self.folder(row).path / f"{protocol.name}-{protocol.bins}-{file_name(row.posthoc)}.json"
         if not file.is_file():
-            predictions = outputs(self._folder, row)
-            if predictions.image is None or row.posthoc != NONE:
+            predictions = runs.outputs(self._folder, row)
+            if predictions.image is None or row.posthoc != runs.NONE:
                 assert predictions.scores is not None
                 assert predictions.kind != "triples"
                 found = protocol.measure(
@@ -141,7 +132,7 @@ class Study:
         return RunFolder(self._folder / row.run)
 
     def _remeasured(self, row: Row, split: str) -> Row:
-        result = evaluated(Predictions.load(self.folder(row).predictions(split)))
+        result = runs.evaluated(Predictions.load(self.folder(row).predictions(split)))
         return replace(row, split=split, result=result, protocol={**row.protocol, "split": split})
 
     @property
@@ -149,9 +140,9 @@ class Study:
         return self.setup.out / "studies" / self.recipe.name
 
     @cached_property
-    def _cells(self) -> list[Cell]:
+    def _cells(self) -> list[runs.Cell]:
         posthoc = [line.posthoc for line in self.lines.values() if line.posthoc is not None]
-        return plan(self._folder, self.recipe, map(self._spec, self.lines.values()), self.setup.seeds, posthoc)
+        return runs.plan(self._folder, self.recipe, map(self._spec, self.lines.values()), self.setup.seeds, posthoc)
 
     def _spec(self, line: Line) -> Spec:
         if not line.margin_field:

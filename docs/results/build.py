@@ -23,7 +23,8 @@ import torch
 from acls.metrics.significance import SeedDifference
 from acls.report.figures import reliability, sweeps
 from acls.report.figures.style import canvas, save
-from acls.report.page import of_study, write
+from acls.report.page.build import write
+from acls.report.page.sources import of_study
 from acls.report.results import RANKED, marks_of, metric, results_table
 from acls.report.tables import Table, spread
 from acls.reproduce.claims import verdict_on

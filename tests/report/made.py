@@ -8,7 +8,7 @@ import torch
 from acls.options import override
 from acls.predictions import Predictions
 from acls.recipes import find, save_recipe
-from acls.report.page import of_file
+from acls.report.page.sources import of_file
 
 CLASSES = 4
 

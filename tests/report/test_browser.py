@@ -8,8 +8,9 @@ import pytest
 
 from acls.metrics import Suite
 from acls.predictions import Predictions
-from acls.report.page import of_run, write
+from acls.report.page.build import write
 from acls.report.page.diagram_data import OFFERED
+from acls.report.page.sources import of_run
 from acls.report.page.subjects import named
 from tests.report.chromium import FLAGS, find_or_install
 from tests.report.made import predictions, run, subject

@@ -17,13 +17,12 @@ from acls.metrics import Suite
 from acls.metrics.estimates import Estimate
 from acls.metrics.significance import Floor
 from acls.predictions import Predictions, open_batches
-from acls.report.page import of_path, of_run, of_study, rank_subjects, render, results, told_apart, write
-from acls.report.page.build import embedded
+from acls.report.page.build import embedded, render, results, write
 from acls.report.page.diagram_data import OFFERED, binned, by_class
 from acls.report.page.overview import decisions, verdict
 from acls.report.page.pictures import LARGEST, data_address, encode, of_files
-from acls.report.page.sources import KEPT, cross_fitted, mapped
-from acls.report.page.subjects import named
+from acls.report.page.sources import KEPT, cross_fitted, mapped, of_path, of_run, of_study
+from acls.report.page.subjects import named, rank_subjects, told_apart
 from acls.results import Result, evaluate
 from acls.results.details import MISTAKES
 from acls.study.store import Row, Store

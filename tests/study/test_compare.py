@@ -17,7 +17,8 @@ from acls.cli import main
 from acls.cli.compare import _seeds
 from acls.errors import InputError
 from acls.predictions import Predictions, readers
-from acls.report.page import of_file, rank_subjects
+from acls.report.page.sources import of_file
+from acls.report.page.subjects import rank_subjects
 from acls.study.engine import Engine
 from acls.study.store import Store
 from acls.train.session import Session

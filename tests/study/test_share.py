@@ -16,7 +16,8 @@ from acls.metrics.protocols import protocol
 from acls.options import from_plain
 from acls.predictions import Predictions
 from acls.recipes import Recipe, save_recipe
-from acls.report.page import of_path, render
+from acls.report.page.build import render
+from acls.report.page.sources import of_path
 from acls.results import Result
 from acls.study.ranking import difference
 from acls.study.runs import detailed, run_study

@@ -39,7 +39,6 @@ from acls.report.results import (
     networks_table,
     results_table,
 )
-from acls.report.results import by_method as records_by_method
 from acls.report.tables import Table
 from acls.results import Record
 from acls.storage import write_text
@@ -150,7 +149,7 @@ def _results(group: Sequence[Record], marks: Marks, *, name: bool) -> str:
     title = f"<h3>{html.escape(told or 'protocol not known')}</h3>\n" if name else ""
     columns = _present(group)
     networks = _scrolling(networks_table(group, columns, marks=marks), "Results by network")
-    if all(len(seeds) == 1 for seeds in records_by_method(group).values()):
+    if len({(one.method, one.posthoc) for one in group}) == len(group):
         return f'{title}<p class="hint">{_FLOOR}</p>\n{networks}'
     summary = _scrolling(results_table(best_first(group), columns, marks=marks), "Results by method")
     return (
