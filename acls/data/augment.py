@@ -147,11 +147,7 @@ def crop(x: Tensor, top: Tensor, left: Tensor, pad: int, fill: int) -> Tensor:
     """Cut from each padded image the window of its own size whose corner is at (top, left)."""
     height, width = x.shape[-2:]
     padded = F.pad(x, (pad, pad, pad, pad), value=fill)
-    rows = top[:, None] + torch.arange(height)
-    columns = left[:, None] + torch.arange(width)
-    sample = torch.arange(x.shape[0])[:, None, None, None]
-    channel = torch.arange(x.shape[1])[None, :, None, None]
-    return padded[sample, channel, rows[:, None, :, None], columns[:, None, None, :]]
+    return padded.unfold(2, height, 1).unfold(3, width, 1)[torch.arange(len(x)), :, top, left]
 
 
 def shift_hsv(x: Tensor, shift: Tensor) -> Tensor:

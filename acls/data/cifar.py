@@ -95,7 +95,7 @@ def _binary(name: str, folder: Path) -> tuple[_Images, _Images, tuple[str, ...]]
 
 def _torchvision(name: str, root: Path, download: bool) -> tuple[_Images, _Images, tuple[str, ...]]:
     # torchvision compares the files' md5 sums with the published ones before it opens them.
-    kind = getattr(submodule("datasets"), {"cifar10": "CIFAR10", "cifar100": "CIFAR100"}[name])
+    kind = getattr(submodule("datasets"), name.upper())
     try:
         train, test = (kind(str(root), train=part, download=download) for part in (True, False))
     except RuntimeError as error:

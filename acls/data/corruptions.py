@@ -56,22 +56,21 @@ class Corruption:
 
 def noise(x: Tensor, level: int, seed: int, index: Tensor) -> Tensor:
     """Gaussian noise, as of a sensor in the dark."""
-    drawn = [torch.randn(image.shape, generator=generator(seed, 0, i)) for image, i in _each(x, index)]
+    drawn = [torch.randn(x.shape[1:], generator=generator(seed, 0, i)) for i in index.tolist()]
     return x + (0.04, 0.08, 0.12, 0.18, 0.26)[level] * torch.stack(drawn).to(x)
 
 
 def shot(x: Tensor, level: int, seed: int, index: Tensor) -> Tensor:
     """Shot noise: the fewer photons, the more."""
     photons = (60, 25, 12, 5, 3)[level]
-    drawn = [torch.poisson(image * photons, generator=generator(seed, 1, i)) for image, i in _each(x, index)]
-    return torch.stack(drawn) / photons
+    samples = zip(x, index.tolist(), strict=True)
+    return torch.stack([torch.poisson(one * photons, generator=generator(seed, 1, i)) for one, i in samples]) / photons
 
 
 def impulse(x: Tensor, level: int, seed: int, index: Tensor) -> Tensor:
     """Black and white pixels, as of bit errors."""
     chance = (0.01, 0.03, 0.06, 0.1, 0.17)[level]
-    u = torch.stack([torch.rand(image.shape[1:], generator=generator(seed, 2, i)) for image, i in _each(x, index)])
-    u = u[:, None]
+    u = torch.stack([torch.rand(1, *x.shape[2:], generator=generator(seed, 2, i)) for i in index.tolist()])
     return torch.where(u < chance / 2, 0.0, torch.where(u < chance, 1.0, x))
 
 
@@ -158,10 +157,6 @@ class Corrupted:
         return self.normalise(self.corrupt(self.normalise.undo(x), index)), y
 
 
-def _each(x: Tensor, index: Tensor) -> list[tuple[Tensor, int]]:
-    return list(zip(x, index.tolist(), strict=True))
-
-
 def _scale(x: Tensor) -> float:
     return float((min(x.shape[-2:]) / REFERENCE_SIDE) ** 0.5)
 
@@ -169,7 +164,6 @@ def _scale(x: Tensor) -> float:
 def _along(x: Tensor, taps: Tensor, axis: int) -> Tensor:
     """Convolve the rows or columns, with the border repeated outwards."""
     reach = len(taps) // 2
-    shape = (1, 1, 1, -1) if axis == -1 else (1, 1, -1, 1)
     padding = (reach, reach, 0, 0) if axis == -1 else (0, 0, reach, reach)
-    kernel = taps.to(x).reshape(shape).expand(x.shape[1], 1, *[len(taps) if n == -1 else 1 for n in shape[2:]])
+    kernel = taps.to(x).unsqueeze(-3 - axis).expand(x.shape[1], 1, -1, -1)
     return F.conv2d(F.pad(x, padding, mode="replicate"), kernel, groups=x.shape[1])

@@ -105,8 +105,8 @@ class Part(Dataset[SampleBatch]):
         x, y = self.source.take(self.chosen[draw.samples], key, draw.samples)
         return x, y, draw.samples
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (Guard(), self.source, self.chosen, self.seed)
+    def __getstate__(self) -> dict[str, Any]:
+        return {"guard": Guard()} | vars(self)  # the guard is unpickled first
 
     def plain(self) -> Part:
         """The same samples without augmentation."""
@@ -117,10 +117,6 @@ class Part(Dataset[SampleBatch]):
         """The probabilities that the labels were drawn from, where they are known."""
         known: Tensor | None = getattr(self.source, "truth", None)
         return None if known is None else known[self.chosen]
-
-
-def _unpickled(_guard: Guard, source: Source, chosen: Tensor, seed: int | None) -> Part:
-    return Part(source, chosen, seed=seed)
 
 
 @dataclass(frozen=True)
@@ -174,7 +170,7 @@ def batches(part: Part, draws: Sequence[Draw], *, workers: int = 0, pin: bool = 
         part,
         batch_sampler=sampler,
         num_workers=workers,
-        collate_fn=_as_is,
+        collate_fn=tuple,  # a batch is one already
         pin_memory=pin,
         multiprocessing_context=how,
         worker_init_fn=partial(_end_if_orphaned, os.getpid()),
@@ -196,7 +192,3 @@ def _end_if_orphaned(parent: int, _worker: int) -> None:
     """End a worker whose parent was killed before it began: torch would watch over another process, and never end."""
     if os.getppid() != parent:
         os._exit(1)
-
-
-def _as_is(batch: Any) -> Any:
-    return batch

@@ -17,6 +17,7 @@ from acls.data.files import Files, needs_root
 from acls.data.images import MIDDLE, cut_scene, cut_square, decode, letterbox, to_bytes
 from acls.data.splits import divide
 from acls.errors import InputError
+from acls.shapes import IGNORE_INDEX
 from acls.vision import pillow
 
 LAYOUT = "a folder per class: ROOT/CLASS/image, or ROOT/train/CLASS/image with ROOT/val/ and ROOT/test/ beside it"
@@ -34,25 +35,20 @@ def load(options: DataOptions, seed: int) -> Data:
     layout = SEGMENTATION_LAYOUT if maps else LAYOUT
     files = Files(needs_root(options.root, options.name, layout), layout=layout)
     folders = files.folders("")
-    parted = "train" in folders
-    held: list[str] = [part for part in ("val", "test") if parted and part in folders]
-    under = "train/" if parted else ""
+    held: tuple[str, ...] = ("train", "val", "test") if "train" in folders else ()
+    places = {part: f"{part}/" for part in held if part in folders}
+    under, y, void = places.pop("train", ""), None, options.void
     if maps:
-        pairs = _pairs(files, under)
-        names = _class_names(files, pairs, options.void)
-
-        every = {"train": pairs, **{part: _pairs(files, f"{part}/") for part in held}}
-        sources = {
-            part: masked_source(files, found, len(names), options.void, options) for part, found in every.items()
-        }
-        own = {part: Part(sources[part]) for part in held}
-        source = sources["train"]
-        return divide(source, None, options, seed, names, own=own, test_share=TEST_SHARE, void=options.void)
-    items, names = labelled(files, under, layout)
-    listed = {part: labelled(files, f"{part}/", layout, names)[0] for part in held}
-    own = {part: Part(image_source(files, found, options, SIZE)) for part, found in listed.items()}
-    source = image_source(files, items, options, SIZE)
-    return divide(source, classes_of(items), options, seed, names, own=own, test_share=TEST_SHARE)
+        pairs = {part: _pairs(files, place) for part, place in {"train": under, **places}.items()}
+        names = _class_names(files, pairs["train"], void)
+        sources = {part: masked_source(files, found, len(names), void, options) for part, found in pairs.items()}
+    else:
+        items, names = labelled(files, under, layout)
+        y, void = classes_of(items), IGNORE_INDEX
+        listed = {part: labelled(files, place, layout, names)[0] for part, place in places.items()}
+        sources = {part: image_source(files, one, options, SIZE) for part, one in {"train": items, **listed}.items()}
+    own = {part: Part(sources[part]) for part in places}
+    return divide(sources["train"], y, options, seed, names, own=own, test_share=TEST_SHARE, void=void)
 
 
 def labelled(

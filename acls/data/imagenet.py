@@ -72,11 +72,10 @@ def _flat(files: Files, base: str, wnids: tuple[str, ...]) -> list[tuple[str, in
             found = [known.get(int(line), "") for line in truth]
         else:
             continue
-        number = {wnid: label for label, wnid in enumerate(wnids)}
-        if len(found) != len(images) or any(wnid not in number for wnid in found):
+        if len(found) != len(images) or not {*found} <= {*wnids}:
             raise InputError(f"the list of validation classes does not fit the {len(images)} images in {base}val/")
-        pairs = zip(images, found, strict=True)
-        return sorted(((name, number[wnid]) for name, wnid in pairs), key=lambda item: (item[1], item[0]))
+        # Folders by class are in the order of their names, as the classes are.
+        return [(name, wnids.index(wnid)) for wnid, name in sorted(zip(found, images, strict=True))]
     raise InputError(f"{files.root / base / 'val'} holds no folder per class: expected {LAYOUT}")
 
 
@@ -99,9 +98,8 @@ def _annotated(files: Files, base: str, wnids: tuple[str, ...]) -> list[tuple[st
     listed = f"{base}val/val_annotations.txt"
     if listed not in files or not files.images(f"{base}val/images/"):
         return []
-    label = {wnid: number for number, wnid in enumerate(wnids)}
     rows = (line.split("\t")[:2] for line in files.lines(listed))
-    return [(f"{base}val/images/{name}", label[wnid]) for name, wnid in rows if wnid in label]
+    return [(f"{base}val/images/{name}", wnids.index(wnid)) for name, wnid in rows if wnid in wnids]
 
 
 def _words(files: Files, base: str, wnids: tuple[str, ...]) -> tuple[str, ...]:

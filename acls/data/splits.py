@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from acls.data import DataOptions
@@ -34,8 +35,7 @@ def hold_out(labels: Tensor, share: float, *, rule: str = "stratified", seed: in
             count = min(max(round(share * len(members)), 1), len(members) - 1)
             parts.append(members[len(members) - count :])
         held = np.concatenate(parts)
-    kept = np.setdiff1d(np.arange(len(labels)), held)
-    return torch.from_numpy(kept), torch.from_numpy(np.sort(held))
+    return _apart(len(labels), held)
 
 
 def per_class(labels: Tensor, count: int, *, seed: int = 1) -> tuple[Tensor, Tensor]:
@@ -47,8 +47,7 @@ def per_class(labels: Tensor, count: int, *, seed: int = 1) -> tuple[Tensor, Ten
             raise InputError(f"class {number} has {len(members)} samples: {count} cannot be held out and some kept")
         random.shuffle(members)
         parts.append(members[:count])
-    held = np.sort(np.concatenate(parts))
-    return torch.from_numpy(np.setdiff1d(np.arange(len(labels)), held)), torch.from_numpy(held)
+    return _apart(len(labels), np.concatenate(parts))
 
 
 def subset(labels: Tensor, chosen: Tensor, count: int | None, *, seed: int = 1) -> Tensor:
@@ -67,7 +66,11 @@ def subset(labels: Tensor, chosen: Tensor, count: int | None, *, seed: int = 1) 
     return chosen[torch.from_numpy(np.sort(lowest))]
 
 
-def _by_class(labels: Tensor) -> list[np.ndarray[tuple[int], np.dtype[np.int64]]]:
+def _apart(total: int, held: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+    return torch.from_numpy(np.setdiff1d(np.arange(total), held)), torch.from_numpy(np.sort(held))
+
+
+def _by_class(labels: Tensor) -> list[NDArray[np.int64]]:
     ids = labels.numpy()
     return [np.flatnonzero(ids == number) for number in np.unique(ids)]
 

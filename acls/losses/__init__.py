@@ -10,17 +10,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from acls.losses.acls import ACLS, acls_penalty
-from acls.losses.adafocal import AdaFocal
 from acls.losses.base import CE, About, Epoch, Loss, Regularized
 from acls.losses.brier import Brier
 from acls.losses.cape import CaPE
 from acls.losses.cpc import CPC
 from acls.losses.crl import CRL
-from acls.losses.dual_focal import DualFocal
 from acls.losses.ecp import ECP
-from acls.losses.focal import FLSD, Focal, InverseFocal
+from acls.losses.focal import FLSD, AdaFocal, DualFocal, Focal, InverseFocal
 from acls.losses.label_smoothing import LabelSmoothing
-from acls.losses.mbls import MbLS, mbls_penalty
+from acls.losses.margin import MbLS, mbls_penalty
 from acls.losses.mdca import DCA, MDCA
 from acls.losses.mmce import MMCE
 from acls.losses.patra import Patra

@@ -101,8 +101,8 @@ class Loss(Configured):
         """Return the part that fits the labels, one value per position ``(M,)``; ``weight`` are the class weights."""
         raise NotImplementedError
 
-    def penalties(self, at: Positions) -> dict[str, Tensor]:
-        """Return the weighed regularisers by name: one value per position ``(M,)``, or one for the batch ``()``."""
+    def penalty(self, at: Positions) -> dict[str, Tensor]:
+        """Return this method's own weighed regularisers by name: one value per position ``(M,)``, or one ``()``."""
         return {}
 
     def excess(self, z: Tensor, y: Tensor) -> Tensor:
@@ -201,9 +201,16 @@ class Loss(Configured):
                     f"class_weight has shape {tuple(weight.shape)}, but the logits have {at.n_classes} classes"
                 )
             weight = weight.to(at.logits.dtype)
-        data = reduced(self.data_term(at, weight), at, self.reduction, weight)
-        penalties = {name: reduced(value, at, self.reduction) for name, value in self.penalties(at).items()}
-        return {self.stack()[-1].data_name: data} | penalties
+        *regularisers, base = self.stack()
+        parts = {base.data_name: reduced(base.data_term(at, weight), at, self.reduction, weight)}
+        for part in reversed(regularisers):
+            if part.remembers_samples() and not part.training:  # it knows nothing of samples it was not trained on
+                continue
+            for name, value in part.penalty(at).items():
+                # Two of a kind may be stacked: the outer one's terms are then numbered.
+                taken = sum(other == name or other.startswith(f"{name}_") for other in parts)
+                parts[f"{name}_{taken + 1}" if taken else name] = reduced(value, at, self.reduction)
+        return parts
 
 
 def unmasked(at: Positions) -> Positions:
@@ -268,23 +275,6 @@ class Regularized(Loss):
 
     def stack(self) -> list[Loss]:
         return [self, *self.base.stack()]
-
-    def penalty(self, at: Positions) -> dict[str, Tensor]:
-        """Return this method's own weighed regularisers by name."""
-        raise NotImplementedError
-
-    def data_term(self, at: Positions, weight: Tensor | None) -> Tensor:
-        return self.base.data_term(at, weight)
-
-    def penalties(self, at: Positions) -> dict[str, Tensor]:
-        parts = self.base.penalties(at)
-        if self.remembers_samples() and not self.training:  # it knows nothing of samples it was not trained on
-            return parts
-        for name, value in self.penalty(at).items():
-            # Two of a kind may be stacked: the outer one's terms are then numbered.
-            taken = sum(other == name or other.startswith(f"{name}_") for other in parts)
-            parts[f"{name}_{taken + 1}" if taken else name] = value
-        return parts
 
     def excess(self, z: Tensor, y: Tensor) -> Tensor:
         parts = iter(self.penalty(Positions(z, y, None, y.shape)).values())

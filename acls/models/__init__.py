@@ -90,8 +90,6 @@ def build_model(
     else:
         others = "timm/NAME takes any of timm's, lraspp/NAME and deeplabv3/NAME segment with them"
         raise InputError(f"there is no model {name!r} ({others}){suggest(name, CATALOGUE)}")
-    if options.weights is not None:
-        line = weights.load_into(model, options.weights, n_classes)
-        if line:
-            say(line)
+    if options.weights is not None and (line := weights.load_into(model, options.weights, n_classes)):
+        say(line)
     return model

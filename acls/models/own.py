@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -44,38 +44,32 @@ def resolved(options: ModelOptions, factory: Callable[..., Any] | None = None) -
 
 
 def build(options: ModelOptions, n_classes: int, channels: int, factory: Callable[..., Any] | None) -> nn.Module:
-    """Call the factory, or what the name stands for, after a check that its source is the recorded one."""
-    found = factory or _find(options.name)
-    if options.source not in ("", _digest(found)):
-        raise InputError(
-            f"{options.name} is not what it was when this began: its source has changed. Restore it, or start anew "
-            "in another --out"
-        )
-    settings = {
-        name: value
-        for name in ("dropout", "stem", "pretrained")
-        if (value := getattr(options, name)) != getattr(ModelOptions(), name)
-    }
-    return call(found, options.name, n_classes, channels, {**settings, **options.arguments})
+    """Call the factory, or what the name stands for, after a check that its source is the recorded one.
 
-
-def call(
-    factory: Callable[..., Any], name: str, n_classes: int, channels: int, arguments: Mapping[str, Any]
-) -> nn.Module:
-    """Make a network with ``n_classes=`` (or ``num_classes=``), ``channels=`` where it takes it, and the arguments."""
+    It gets ``n_classes=`` (or ``num_classes=``), ``channels=`` where it takes it, and the arguments of the options.
+    """
     from torch import nn
 
-    parameters = inspect.signature(factory).parameters
+    name, found = options.name, factory or _find(options.name)
+    if options.source not in ("", _digest(found)):
+        raise InputError(
+            f"{name} is not what it was when this began: its source has changed. Restore it, or start anew "
+            "in another --out"
+        )
+    parameters = inspect.signature(found).parameters
     anything = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
     classes = next((one for one in _CLASSES if one in parameters), _CLASSES[0] if anything else None)
     if classes is None:
         raise InputError(f"{name} takes no argument n_classes, the number of classes: add it, or wrap it in a function")
-    for argument in arguments:
+    given = {classes: n_classes, **({"channels": channels} if "channels" in parameters else {})}
+    default = ModelOptions()
+    changed = [one for one in ("dropout", "stem", "pretrained") if getattr(options, one) != getattr(default, one)]
+    for argument, value in ({one: getattr(options, one) for one in changed} | options.arguments).items():
         if argument not in parameters and not anything:
             raise InputError(f"{name} has no argument {argument!r}{suggest(argument, parameters)}")
-    given = {classes: n_classes, **({"channels": channels} if "channels" in parameters else {}), **arguments}
+        given[argument] = value
     try:
-        model = factory(**given)
+        model = found(**given)
     except TypeError as error:
         raise InputError(f"{name} cannot be called with {', '.join(given)}: {error}") from error
     if not isinstance(model, nn.Module):
@@ -88,7 +82,11 @@ def _find(name: str) -> Any:
     with suppress(MissingExtra):
         torchvision()  # which user code may import, and which must be made safe first
     try:
-        module = _from_file(Path(place)) if place.endswith(".py") else _from_package(place)
+        if place.endswith(".py"):
+            module = _from_file(Path(place))
+        else:
+            _import_from(Path.cwd())  # which a console script leaves out
+            module = importlib.import_module(place)
     except InputError:
         raise
     except Exception as error:
@@ -104,8 +102,7 @@ def _from_file(path: Path) -> Any:
     path = path.expanduser().absolute()
     if not path.is_file():
         raise InputError(f"there is no file {path}: expected --model path/to/file.py:Class")
-    if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))  # for what it imports from beside it
+    _import_from(path.parent)  # what it imports from beside it
     name = f"acls_own_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path)
@@ -120,10 +117,9 @@ def _from_file(path: Path) -> Any:
     return sys.modules[name]
 
 
-def _from_package(name: str) -> Any:
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # which a console script leaves out
-    return importlib.import_module(name)
+def _import_from(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
 
 
 def _digest(found: Any) -> str:
@@ -131,11 +127,8 @@ def _digest(found: Any) -> str:
 
     "unknown" for code that was typed where Python keeps no copy of it.
     """
-    try:
-        source = Path(inspect.getsourcefile(found) or "").read_bytes()
-    except (TypeError, OSError):
-        try:
-            source = inspect.getsource(found).encode()
-        except (TypeError, OSError):
-            return "unknown"
-    return hashlib.sha256(source).hexdigest()[:32]
+    with suppress(TypeError, OSError):
+        return hashlib.sha256(Path(inspect.getsourcefile(found) or "").read_bytes()).hexdigest()[:32]
+    with suppress(TypeError, OSError):
+        return hashlib.sha256(inspect.getsource(found).encode()).hexdigest()[:32]
+    return "unknown"

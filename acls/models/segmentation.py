@@ -30,8 +30,8 @@ class SmallUNet(nn.Module):
         fine = self.down1(x)
         middle = self.down2(F.max_pool2d(fine, 2))
         coarse = self.bottom(F.max_pool2d(middle, 2))
-        middle = self.up2(torch.cat([_resized(coarse, middle), middle], 1))
-        fine = self.up1(torch.cat([_resized(middle, fine), fine], 1))
+        middle = self.up2(torch.cat([F.interpolate(coarse, middle.shape[-2:]), middle], 1))
+        fine = self.up1(torch.cat([F.interpolate(middle, fine.shape[-2:]), fine], 1))
         logits: Tensor = self.head(fine)
         return logits
 
@@ -114,10 +114,6 @@ def _conv(inside: int, outside: int, stride: int = 1, dilation: int = 1) -> list
 
 def _double(inside: int, outside: int) -> nn.Sequential:
     return nn.Sequential(*_conv(inside, outside), *_conv(outside, outside))
-
-
-def _resized(x: Tensor, like: Tensor) -> Tensor:
-    return F.interpolate(x, like.shape[-2:], mode="nearest")
 
 
 def _deeplabv3(n_classes: int, channels: int, options: ModelOptions) -> nn.Module:

@@ -16,6 +16,11 @@ def _stacked(**parts: nn.Module) -> nn.Sequential:
     return nn.Sequential(OrderedDict(parts))
 
 
+def _classifier(width: int, n_classes: int, dropout: float, **parts: nn.Module) -> nn.Sequential:
+    """Modules one after the other, then dropout and a linear layer on ``width`` features."""
+    return _stacked(**parts, dropout=nn.Dropout(dropout), head=nn.Linear(width, n_classes))
+
+
 def _mean() -> nn.Sequential:
     """The mean of each channel."""
     return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
@@ -27,15 +32,11 @@ def _conv(inside: int, outside: int, stride: int = 1) -> nn.Conv2d:
 
 def small_cnn(n_classes: int, channels: int = 1, dropout: float = 0.0) -> nn.Module:
     """Two convolutions without batch normalisation, for 8x8 digits: its batches do not depend on one another."""
-    return _stacked(
-        body=nn.Sequential(
-            nn.Conv2d(channels, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU()
-        ),
-        pool=nn.Sequential(nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(4), nn.Flatten()),
-        hidden=nn.Sequential(nn.Linear(512, 48), nn.ReLU()),
-        dropout=nn.Dropout(dropout),
-        head=nn.Linear(48, n_classes),
-    )
+    first, second = nn.Conv2d(channels, 16, 3, padding=1), nn.Conv2d(16, 32, 3, padding=1)
+    body = nn.Sequential(first, nn.ReLU(), second, nn.ReLU())
+    pool = nn.Sequential(nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(4), nn.Flatten())
+    hidden = nn.Sequential(nn.Linear(512, 48), nn.ReLU())
+    return _classifier(48, n_classes, dropout, body=body, pool=pool, hidden=hidden)
 
 
 def plain_cnn(n_classes: int, channels: int = 3, dropout: float = 0.0) -> nn.Module:
@@ -47,23 +48,16 @@ def plain_cnn(n_classes: int, channels: int = 3, dropout: float = 0.0) -> nn.Mod
     def layer(inside: int, outside: int, stride: int = 1) -> nn.Sequential:
         return nn.Sequential(_conv(inside, outside, stride), nn.BatchNorm2d(outside), nn.ReLU())
 
-    return _stacked(
-        body=nn.Sequential(
-            layer(channels, 32, 2), layer(32, 64), nn.MaxPool2d(2), layer(64, 128), nn.MaxPool2d(2), layer(128, 128)
-        ),
-        pool=_mean(),
-        dropout=nn.Dropout(dropout),
-        head=nn.Linear(128, n_classes),
+    body = nn.Sequential(
+        layer(channels, 32, 2), layer(32, 64), nn.MaxPool2d(2), layer(64, 128), nn.MaxPool2d(2), layer(128, 128)
     )
+    return _classifier(128, n_classes, dropout, body=body, pool=_mean())
 
 
 def mlp(n_classes: int, channels: int, dropout: float = 0.0) -> nn.Module:
     """Two hidden layers, for points."""
-    return _stacked(
-        body=nn.Sequential(nn.Linear(channels, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU()),
-        dropout=nn.Dropout(dropout),
-        head=nn.Linear(64, n_classes),
-    )
+    body = nn.Sequential(nn.Linear(channels, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU())
+    return _classifier(64, n_classes, dropout, body=body)
 
 
 class BasicBlock(nn.Module):
@@ -132,12 +126,8 @@ def wide_resnet(depth: int, width: int, n_classes: int, channels: int = 3, dropo
     for stage, (inside, outside) in enumerate(pairwise(widths)):
         layers.append(WideBlock(inside, outside, 1 if stage == 0 else 2))
         layers += [WideBlock(outside, outside, 1) for _ in range((depth - 4) // 6 - 1)]
-    model = _stacked(
-        body=nn.Sequential(*layers, nn.BatchNorm2d(widths[3]), nn.ReLU()),
-        pool=_mean(),
-        dropout=nn.Dropout(dropout),
-        head=nn.Linear(widths[3], n_classes),
-    )
+    body = nn.Sequential(*layers, nn.BatchNorm2d(widths[3]), nn.ReLU())
+    model = _classifier(widths[3], n_classes, dropout, body=body, pool=_mean())
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
