@@ -5,10 +5,12 @@ Integers are int64 tensors taken modulo 2**64, so a value is the same on every d
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 STEP = 0x9E3779B97F4A7C15 - 2**64
 """2**64 divided by the golden ratio: multiples of it are spread evenly."""
+_CACHED = 2**18  # elements worked on at a time
 _FIRST, _SECOND = 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
 
 
@@ -17,6 +19,18 @@ def mix64(state: Tensor) -> Tensor:
     state = (state ^ shifted(state, 30)) * _FIRST
     state = (state ^ shifted(state, 27)) * _SECOND
     return state ^ shifted(state, 31)
+
+
+def codes(rows: Tensor, labels: Tensor) -> Tensor:
+    """An int64 for each row ``(m, K)`` and its label that depends on their bits alone."""
+    bits = rows.contiguous().view(torch.int64 if rows.dtype == torch.float64 else torch.int32)
+    columns = torch.arange(1, rows.shape[1] + 1, device=rows.device) * STEP | 1
+    mixed = labels * STEP
+    size = max(1, _CACHED // rows.shape[1])
+    for part, own in zip(torch.split(bits, size), torch.split(mixed, size), strict=True):
+        terms = part.long() * columns
+        own += (terms ^ (terms >> 29)).sum(1)
+    return mix64(mixed)
 
 
 def shifted(state: Tensor, bits: int) -> Tensor:

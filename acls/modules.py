@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -79,3 +81,16 @@ def _is_default(module: Configured, field: dataclasses.Field[Any]) -> bool:
 
 def _show(value: Any) -> str:
     return str(value.tolist()) if isinstance(value, Tensor) else repr(value)
+
+
+@contextmanager
+def evaluating(model: nn.Module, *, training: Callable[[nn.Module], bool] = lambda _: False) -> Iterator[None]:
+    """Put all parts of a model in eval mode but those that ``training`` chooses, and back in the end."""
+    modes = [(module, module.training) for module in model.modules()]
+    for module, _ in modes:
+        module.training = training(module)
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

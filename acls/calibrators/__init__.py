@@ -19,26 +19,10 @@ from acls.calibrators.tables import Histogram, Isotonic, Spline
 from acls.calibrators.temperature import Temperature
 from acls.spec import Spec, build, parse
 
-REGISTRY: dict[str, type[Calibrator]] = {
-    kind.__name__: kind
-    for kind in (
-        Temperature,
-        Platt,
-        Vector,
-        Matrix,
-        Dirichlet,
-        Beta,
-        Isotonic,
-        Histogram,
-        Spline,
-        ETS,
-        PTS,
-        LTS,
-        IBTS,
-        Selective,
-        MetaCal,
-    )
-}
+_PARAMETRIC = (Temperature, Platt, Vector, Matrix, Dirichlet, Beta)
+_TABLES = (Isotonic, Histogram, Spline)
+_COMBINED = (ETS, PTS, LTS, IBTS, Selective, MetaCal)
+REGISTRY: dict[str, type[Calibrator]] = {kind.__name__: kind for kind in (*_PARAMETRIC, *_TABLES, *_COMBINED)}
 """Every calibrator by its name."""
 
 

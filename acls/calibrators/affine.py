@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import field
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -33,6 +33,8 @@ USUAL = 1.0
 WHITEN_UP_TO = 1000
 """With more values than this the solver scales each by itself instead of by the whole Hessian."""
 STEPS = 1000
+CONVERGED = 1e-8
+"""A fit that stays further above its minimum has none."""
 SAMPLE = 4096
 """Rows from which the Hessian that whitens the problem is estimated."""
 
@@ -40,8 +42,6 @@ SEPARABLE = "the data is separable, or no better than chance: the ridge alone ke
 
 Strength = tuple[float, float]
 """The ridge on the diagonal and the bias, and on the rest."""
-Features = Callable[[Tensor, float], Tensor]
-"""From logits and an inverse temperature to what an affine map is fitted to."""
 
 
 class Diagonal:
@@ -57,7 +57,7 @@ class Diagonal:
 
     def shift(self, values: Tensor, x: Tensor) -> Tensor:
         """Return ``A x + b`` for rows x."""
-        diagonal, bias = self._diagonal(values)
+        diagonal, bias = Diagonal.matrix(self, values)
         return x * diagonal + bias
 
     def pull(self, residual: Tensor, x: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ class Diagonal:
 
     def matrix(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """Return A, or only its diagonal where it has no more, and b."""
-        return self._diagonal(values)
+        return values[: self.n_classes], values[self.n_classes : 2 * self.n_classes]
 
     def curvature(self, probs: Tensor, x: Tensor, weight: Tensor) -> Tensor:
         """Return the sum of the rows' Hessians: ``(size, size)``, or only its diagonal ``(size,)``."""
@@ -87,9 +87,6 @@ class Diagonal:
         spread = weight * probs * (1 - probs)
         return torch.cat([(spread * x * x).sum(0), spread.sum(0)])
 
-    def _diagonal(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        return values[: self.n_classes], values[self.n_classes : 2 * self.n_classes]
-
 
 class LowRank(Diagonal):
     """A is a diagonal and a small matrix between the directions in which the features vary most: ``D + Q M Q^T``.
@@ -98,11 +95,13 @@ class LowRank(Diagonal):
     where K is large.
     """
 
-    def __init__(self, directions: Tensor) -> None:
-        super().__init__(directions.shape[0])
-        self.directions = directions
-        self.rank = directions.shape[1]
-        self.size += self.rank**2
+    def __init__(self, features: Tensor, rank: int) -> None:
+        super().__init__(features.shape[1])
+        x = features - features.mean(1, keepdim=True)
+        x = x - x.mean(0)
+        self.directions: Tensor = torch.linalg.eigh(x.T @ x).eigenvectors[:, -rank:]
+        self.rank = rank
+        self.size += rank**2
 
     def penalty(self, strength: Strength, n: float) -> Tensor:
         mixing = torch.full((self.rank**2,), strength[1] * self.rank**2 / n, dtype=torch.float64)
@@ -118,7 +117,7 @@ class LowRank(Diagonal):
         return torch.cat([super().pull(residual, x), mixing.flatten()])
 
     def matrix(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        diagonal, bias = self._diagonal(values)
+        diagonal, bias = super().matrix(values)
         return diagonal.diag() + self.directions @ self._mixing(values) @ self.directions.T, bias
 
     def curvature(self, probs: Tensor, x: Tensor, weight: Tensor) -> Tensor:
@@ -167,57 +166,15 @@ class Full(Diagonal):
         return hessian.reshape(self.size, self.size)
 
 
-def main_directions(features: Tensor, rank: int) -> Tensor:
-    """Return the ``(K, rank)`` orthonormal directions in which features vary most."""
-    x = features - features.mean(1, keepdim=True)
-    x = x - x.mean(0)
-    directions: Tensor = torch.linalg.eigh(x.T @ x).eigenvectors[:, -rank:]
-    return directions
-
-
-def fit_affine(
-    data: CalibrationSet,
-    make_design: Callable[[Tensor], Diagonal],
-    features: Features,
-    strength: float | None,
-) -> tuple[float, Tensor, Tensor, Outcome]:
-    """Fit an affine map ``W x + b`` of the features x of logits at their best inverse temperature.
-
-    Without a strength cross-validation chooses it. Returns the inverse temperature, W (``(K, K)``, or the diagonal
-    ``(K,)``), b, and how the fit went.
-    """
-    start = solve(data)
-    some = data.all()[0] if data.held else data.first()[0]
-    # At the boundary the temperature says nothing about the scale of the logits.
-    scale = 1 / float(some.double().std().clamp(min=1e-30)) if start.at_boundary else start.beta
-    design = make_design(features(some[:: max(1, len(some) // SAMPLE)].double(), scale))
-
-    def scaled(logits: Tensor) -> Tensor:
-        return features(logits.double(), scale)
-
-    chosen = (strength, strength) if strength is not None else _choose_strength(design, _fold_chunks(data, scaled))
-    mapped: Chunks = Passes(lambda: ((scaled(logits), labels, weight) for logits, labels, weight in data))
-    if data.held and some.numel() <= HELD_IN_DOUBLE:
-        mapped = list(mapped)
-    solution = minimize(design, mapped, chosen)
-    weight, bias = design.matrix(solution.values)
-    eye = torch.eye(design.n_classes, dtype=torch.float64, device=weight.device)
-    weight = weight + (1 if weight.ndim == 1 else eye)
-    at_boundary = start.at_boundary or not solution.converged
-    return scale, weight, bias, Outcome(gap=solution.gap, at_boundary=at_boundary, warnings=(SEPARABLE,) * at_boundary)
-
-
-def _fold_chunks(data: CalibrationSet, scaled: Callable[[Tensor], Tensor]) -> list[Chunks]:
-    """Return the folds to choose a strength on: all rows, or, as a strength is one for each row, a part of them."""
-    logits, labels, weight = data.all()
-    parts = -(-logits.numel() // MOST_JUDGED)
-    fold = data.folds(FOLDS * parts)
-    own = [fold == i for i in range(FOLDS)]
-    return [list(chunks(scaled(logits[one]).float(), labels[one], weight[one].float())) for one in own if one.any()]
-
-
-def _choose_strength(design: Diagonal, folds: list[Chunks]) -> Strength:
+def _choose_strength(design: Diagonal, data: CalibrationSet, features: Callable[[Tensor], Tensor]) -> Strength:
     """Choose by cross-validation: first for the diagonal and the bias alone, then for the rest beside them."""
+    logits, labels, weight = data.all()
+    # A strength is one for each row, so that a part of many rows will do.
+    fold = data.folds(FOLDS * -(-logits.numel() // MOST_JUDGED))
+    own = [fold == i for i in range(FOLDS)]
+    folds: list[Chunks] = [
+        list(chunks(features(logits[one]).float(), labels[one], weight[one].float())) for one in own if one.any()
+    ]
     if len(folds) < 2:
         return USUAL, USUAL
     few = Diagonal(design.n_classes)
@@ -233,13 +190,11 @@ def _walk(held_out: Callable[[float, list[Tensor]], Tensor]) -> float:
     What is gained there counts if it is more than its standard error over the folds: the least of several noisy
     losses is often chance, and the usual strength is right more often than chance.
     """
-    losses: dict[int, Tensor] = {}
     starts: list[Tensor] = []
 
+    @cache
     def loss(at: int) -> Tensor:
-        if at not in losses:
-            losses[at] = held_out(STRENGTHS[at], starts)
-        return losses[at]
+        return held_out(STRENGTHS[at], starts)
 
     usual = at = STRENGTHS.index(USUAL)
     for direction in (1, -1):
@@ -260,27 +215,14 @@ def _held_out(design: Diagonal, folds: list[Chunks], strength: Strength, starts:
         rest = [chunk for j, other in enumerate(folds) if j != i for chunk in other]
         start = starts[i] if len(starts) > i else None
         # The folds' Hessians differ little: the first one's whitens all.
-        solution = minimize(design, rest, strength, start, enough=1e-7, basis=basis)
-        values, basis = solution.values, solution.basis
-        totals.append(
-            sum(
-                float(weight @ cross_entropy(x + design.shift(values.to(x.dtype), x), labels, reduction="none"))
-                for x, labels, weight in fold
-            )
+        values, _, basis = minimize(design, rest, strength, start, enough=1e-7, basis=basis)
+        nll = (
+            weight @ cross_entropy(x + design.shift(values.to(x.dtype), x), labels, reduction="none")
+            for x, labels, weight in fold
         )
+        totals.append(sum(map(float, nll)))
         starts[i : i + 1] = [values]
     return torch.tensor(totals, dtype=torch.float64)
-
-
-@dataclass(frozen=True)
-class Solution:
-    """The values that minimise the objective, and an estimate of how far above its minimum it stayed."""
-
-    values: Tensor
-    gap: float
-    converged: bool
-    basis: Tensor
-    """The coordinates that were used, for similar fits."""
 
 
 def minimize(
@@ -290,10 +232,11 @@ def minimize(
     start: Tensor | None = None,
     enough: float = 1e-13,
     basis: Tensor | None = None,
-) -> Solution:
+) -> tuple[Tensor, float, Tensor]:
     """Minimise mean NLL plus ridge by L-BFGS, in coordinates in which the Hessian is near one.
 
-    There, half the squared gradient is the distance to the minimum: the certificate.
+    There, half the squared gradient is the distance to the minimum: the certificate. Returns the values, this distance
+    and the basis of the coordinates, for similar fits.
     """
     first = next(iter(data))[0]
     n = sum(float(weight.sum(dtype=torch.float64)) for _, _, weight in data)
@@ -316,10 +259,9 @@ def minimize(
         return total / n + float((ridge * now * now).sum()), basis * gradient if diagonal else gradient @ basis
 
     small = (2 * enough / design.size) ** 0.5
-    found = lbfgs(objective, torch.zeros_like(origin), small_gradient=small, steps=STEPS)
-    gap = float(found.gradient.square().sum()) / 2
-    values = origin + (basis * found.point if diagonal else basis @ found.point)
-    return Solution(values, gap, gap <= max(1e-8, enough), basis)
+    point, _, gradient = lbfgs(objective, torch.zeros_like(origin), small_gradient=small, steps=STEPS)
+    values = origin + (basis * point if diagonal else basis @ point)
+    return values, float(gradient.square().sum()) / 2, basis
 
 
 def _whitening(design: Diagonal, data: Chunks, values: Tensor, ridge: Tensor) -> Tensor:
@@ -353,6 +295,10 @@ class Affine(Calibrator):
     on the fitting data choose it, which then is held in memory.
     """
 
+    per_class = "bias"
+    space = "logits"
+    """What is mapped: logits, which a layer can do, or log-probabilities."""
+
     strength: float | None = option(default=None, within="[0, inf)")
 
     weight: Tensor = field(init=False)
@@ -369,31 +315,42 @@ class Affine(Calibrator):
 
     @property
     def learned(self) -> tuple[str, ...]:
-        return ("weight", "bias") if self._of_logits else ("weight", "bias", "scale", "uniform")
-
-    @property
-    def _of_logits(self) -> bool:
-        """Whether logits are mapped, which a layer can hold, rather than log-probabilities."""
-        return True
+        return ("weight", "bias") if self.space == "logits" else ("weight", "bias", "scale", "uniform")
 
     @abstractmethod
     def _design(self, features: Tensor) -> Diagonal:
         """The values to fit to features such as these."""
 
     def _fit(self, data: CalibrationSet) -> Outcome:
-        like = data.first()[0]
-        if self._of_logits:
-            scale, weight, bias, outcome = fit_affine(data, self._design, torch.mul, self.strength)
-            self._learn(like, weight=weight * scale, bias=bias)
-        else:
-            uniform = 1 / (1 + data.total())
-            features = partial(_mixed_log_probs, uniform=uniform)
-            scale, weight, bias, outcome = fit_affine(data, self._design, features, self.strength)
-            self._learn(like, weight=weight, bias=bias, scale=scale, uniform=uniform)
-        return outcome
+        """Fit ``W x + b`` of the features x of logits at their best inverse temperature."""
+        start = solve(data)
+        some = data.all()[0] if data.held else data.first()[0]
+        # At the boundary the temperature says nothing about the scale of the logits.
+        scale = 1 / float(some.double().std().clamp(min=1e-30)) if start.at_boundary else start.beta
+        uniform = 0.0 if self.space == "logits" else 1 / (1 + data.total())
+
+        def features(logits: Tensor) -> Tensor:
+            z = logits.double()
+            return z * scale if self.space == "logits" else _mixed_log_probs(z, scale, uniform)
+
+        design = self._design(features(some[:: max(1, len(some) // SAMPLE)]))
+        chosen = _choose_strength(design, data, features) if self.strength is None else (self.strength, self.strength)
+        mapped: Chunks = Passes(lambda: ((features(logits), labels, weight) for logits, labels, weight in data))
+        if data.held and some.numel() <= HELD_IN_DOUBLE:
+            mapped = list(mapped)
+        values, gap, _ = minimize(design, mapped, chosen)
+        weight, bias = design.matrix(values)
+        weight = weight + (1 if weight.ndim == 1 else torch.eye(len(bias)).to(weight))
+        self._learn_map(some, weight * scale if self.space == "logits" else weight, bias, scale, uniform)
+        at_boundary = start.at_boundary or gap > CONVERGED
+        return Outcome(gap=gap, at_boundary=at_boundary, warnings=(SEPARABLE,) * at_boundary)
+
+    def _learn_map(self, like: Tensor, weight: Tensor, bias: Tensor, scale: float, uniform: float) -> None:
+        values: dict[str, Tensor | float] = {"weight": weight, "bias": bias, "scale": scale, "uniform": uniform}
+        self._learn(like, **{name: values[name] for name in self.learned})
 
     def _transform(self, rows: Tensor) -> Tensor:
-        features = rows if self._of_logits else _mixed_log_probs(rows, self.scale, self.uniform)
+        features = rows if self.space == "logits" else _mixed_log_probs(rows, self.scale, self.uniform)
         if self.weight.ndim == 1:
             return (features * self.weight + self.bias).log_softmax(1)
         return linear(features, self.weight, self.bias).log_softmax(1)
@@ -401,18 +358,13 @@ class Affine(Calibrator):
     def _reset(self, like: Tensor) -> None:
         n_classes = like.shape[1]
         weight = torch.ones(n_classes) if self.weight.ndim == 1 else torch.eye(n_classes)
-        self._learn(like, weight=weight, bias=torch.zeros(n_classes))
-        if not self._of_logits:
-            self._learn(like, scale=1.0, uniform=0.0)
+        self._learn_map(like, weight, torch.zeros(n_classes), scale=1.0, uniform=0.0)
 
     def _values(self, n_classes: int) -> int:
         return self._design(torch.zeros(1, n_classes, dtype=torch.float64)).size
 
-    def _n_classes(self) -> int:
-        return len(self.bias)
-
     def affine(self) -> tuple[Tensor, Tensor] | None:
-        if not self._of_logits:
+        if self.space != "logits":
             return None
         return self.weight.diag() if self.weight.ndim == 1 else self.weight, self.bias
 
@@ -428,10 +380,6 @@ class Vector(Affine):
     paper = "Guo et al., ICML 2017"
 
     space: str = option(default="logits", choices=("logits", "log_probs"))
-
-    @property
-    def _of_logits(self) -> bool:
-        return self.space == "logits"
 
     def _design(self, features: Tensor) -> Diagonal:
         return Diagonal(features.shape[1])
@@ -463,7 +411,7 @@ class Matrix(Affine):
         n_classes = features.shape[1]
         if self.structure == "full" or (self.structure == "auto" and n_classes < MANY_CLASSES):
             return Full(n_classes)
-        return LowRank(main_directions(features, min(self.rank, n_classes - 1)))
+        return LowRank(features, min(self.rank, n_classes - 1))
 
 
 class Dirichlet(Matrix):
@@ -476,7 +424,4 @@ class Dirichlet(Matrix):
     """
 
     paper = "Kull et al., NeurIPS 2019"
-
-    @property
-    def _of_logits(self) -> bool:
-        return False
+    space = "log_probs"

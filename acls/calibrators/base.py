@@ -13,15 +13,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from acls.calibrators.calibration_set import (
-    Batches,
-    CalibrationSet,
-    Score,
-    ScoreTally,
-    finite,
-    tally_scores,
-    uncalibrated,
-)
+from acls.calibrators.calibration_set import Batches, CalibrationSet, Score, ScoreTally, finite, tally_scores
 from acls.errors import InputError
 from acls.modules import Configured
 from acls.shapes import IGNORE_INDEX, check_logits, flatten_logits, two_class_logits, unflatten_logits
@@ -61,6 +53,8 @@ class Outcome:
     gap: float | None = None
     at_boundary: bool = False
     warnings: tuple[str, ...] = ()
+    guarded: bool = True
+    """Whether the guard may undo the fit; not where it lowers something else than the NLL, as was asked for."""
 
 
 class Calibrator(Configured):
@@ -78,6 +72,8 @@ class Calibrator(Configured):
     """Whether each position is calibrated by its own logits alone."""
     takes_impossible = False
     """Whether -inf, the logit of an impossible class, is kept; otherwise it is replaced by a very small one."""
+    per_class = ""
+    """The learned values that have an entry for each class; empty where any number of classes will do."""
     no_weights: ClassVar[str] = ""
     """Why `fit` takes no ``sample_weight``; empty where it takes them."""
     paper: ClassVar[str] = ""
@@ -114,10 +110,8 @@ class Calibrator(Configured):
 
     def __str__(self) -> str:
         """The calibrator with the numbers it learned, where they are few: ``Temperature(temperature=1.51)``."""
-        values = {name: getattr(self, name) for name in self.learned}
-        learned = [
-            f"{name}={value.item():.4g}" for name, value in values.items() if value is not None and value.numel() == 1
-        ]
+        values = self.state_dict().items()
+        learned = [f"{name}={value.item():.4g}" for name, value in values if value.numel() == 1]
         return f"{repr(self)[:-1]}{', ' * bool(learned and not repr(self).endswith('()'))}{', '.join(learned)})"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
@@ -145,7 +139,8 @@ class Calibrator(Configured):
             data.check_rereadable(type(self).__name__)
         else:
             data.hold()
-        self._fit_and_report(data, self._fit)
+        data.first()  # raises where there is nothing
+        self._report = self._reported(data, self._fit(data))
         return self
 
     def forward(self, logits: Tensor) -> Tensor:
@@ -229,7 +224,7 @@ class Calibrator(Configured):
 
     def _n_classes(self) -> int | None:
         """The number of classes that the learned values are for; None: any number."""
-        return None
+        return len(getattr(self, self.per_class)) if self.per_class else None
 
     def _learn(self, like: Tensor, **values: Tensor | float) -> None:
         """Set learned buffers, in the dtype and on the device of the logits."""
@@ -249,24 +244,24 @@ class Calibrator(Configured):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Follow the module to another device or dtype, but never below float32, to which half precision is widened."""
-        before = {name: getattr(self, name) for name in self.learned}
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for name, value in before.items():
-            moved = getattr(self, name)
-            if isinstance(moved, Tensor) and moved.dtype in (torch.float16, torch.bfloat16):
-                setattr(self, name, value.to(moved.device))
+
+        def wide(value: Tensor) -> Tensor:
+            moved = fn(value)
+            return value.to(moved.device) if moved.dtype in (torch.float16, torch.bfloat16) else moved
+
+        super()._apply(wide, recurse)  # type: ignore[no-untyped-call]
         return self
 
-    def _fit_and_report(self, data: CalibrationSet, fit: Callable[[CalibrationSet], Outcome]) -> None:
-        data.first()  # raises where there is nothing
-        outcome = fit(data)
+    def _reported(self, data: CalibrationSet, outcome: Outcome) -> FitReport:
+        """Measure a fit on its own data; the guard undoes one that does not help."""
         if self.stated:
             outcome.before = outcome.after = None
-        tally = outcome.before or tally_scores(data, uncalibrated, stated=self.stated)
+        tally = outcome.before or tally_scores(data, stated=self.stated)
         before = tally.score()
         after = (outcome.after or tally_scores(data, self._transform, stated=self.stated)).score()
         warnings = [*outcome.warnings, *self._doubts(tally.counts)]
-        if self.guard and not self._helps(before, after):
+        # A rise within rounding is none; NaN is one.
+        if self.guard and outcome.guarded and not after.nll <= before.nll + 1e-6 * max(1.0, before.nll):
             warnings.append(
                 f"{type(self).__name__} raises the NLL of its own fitting data from {before.nll:.4f} to "
                 f"{after.nll:.4f}: the model is kept as it is (guard=False takes the fitted map)"
@@ -274,11 +269,7 @@ class Calibrator(Configured):
             self._reset(data.first()[0])
             after = before
         n = int(tally.counts.sum())
-        self._report = FitReport(n, before, after, tuple(warnings), outcome.gap, outcome.at_boundary)
-
-    def _helps(self, before: Score, after: Score) -> bool:
-        """Whether the fit is kept; a rise within rounding is none."""
-        return after.nll <= before.nll + 1e-6 * max(1.0, before.nll)
+        return FitReport(n, before, after, tuple(warnings), outcome.gap, outcome.at_boundary)
 
     def _doubts(self, counts: Tensor) -> list[str]:
         doubts = []

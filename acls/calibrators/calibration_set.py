@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import reduce
+from operator import add
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from acls.errors import InputError
-from acls.hashing import STEP, mix64
+from acls.hashing import codes
 from acls.metrics.bins import BINS, bin_of
+from acls.metrics.tally import Tally
 from acls.shapes import flatten
 
 CHUNK = 2**18
@@ -30,6 +32,10 @@ Batches = Iterable[tuple[Tensor, ...]]
 Chunk = tuple[Tensor, Tensor, Tensor]
 """Logits ``(m, K)``, labels ``(m,)`` and weights ``(m,)`` in the dtype of the logits."""
 Chunks = Iterable[Chunk]
+Rows = tuple[Tensor, Tensor, Tensor, Tensor]
+"""The same of all rows, with the number of the group ``(m,)`` that each belongs to."""
+
+NOTHING_LEFT = "there is nothing to fit to: no batch, or every position has weight 0 or the label ignore_index"
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,9 @@ class CalibrationSet:
     row of weight w counts as w equal rows; without weights each is 1, and rows of weight 0 are left out.
     """
 
+    held: Rows | None = None
+    """All rows, where they are in memory."""
+
     def __init__(
         self,
         logits: Tensor | Batches,
@@ -59,7 +68,6 @@ class CalibrationSet:
         ignore_index: int,
     ):
         self._ignore_index = ignore_index
-        self._held: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
         self._groups = torch.zeros(1, dtype=torch.int64)
         self._batches: Batches = ()
         if isinstance(logits, np.ndarray):
@@ -71,7 +79,7 @@ class CalibrationSet:
                 self._groups = torch.arange(len(logits), device=logits.device)
             else:
                 self._groups = torch.unique(_per_sample("group", group, len(logits)), return_inverse=True)[1]
-            self._held = self._compact(logits, target, weight, self._groups)
+            self.held = self._compact(logits, target, weight, self._groups)
         elif any(given is not None for given in (target, weight, group)):
             raise InputError(
                 "expected an iterable of batches (logits, target) or (logits, target, sample_weight) alone, got a "
@@ -80,26 +88,21 @@ class CalibrationSet:
         else:
             self._batches = logits
 
-    @property
-    def held(self) -> bool:
-        """Whether all rows are in memory."""
-        return self._held is not None
-
     def check_rereadable(self, name: str) -> None:
         """Raise for a generator, which can be read only once."""
-        if self._held is None and iter(self._batches) is self._batches:
+        if self.held is None and iter(self._batches) is self._batches:
             raise InputError(
                 f"{name} reads its batches several times, but a generator can be read once: "
                 "pass a list, a DataLoader, or any other iterable that can be read again"
             )
 
     def __iter__(self) -> Iterator[Chunk]:
-        for part in (self._compact(*batch) for batch in self._batches) if self._held is None else [self._held]:
+        for part in (self._compact(*batch) for batch in self._batches) if self.held is None else [self.held]:
             yield from chunks(*part[:3])
 
     def first(self) -> Chunk:
         """Return some rows to start from: all that are held, else the first chunk."""
-        found = self._held[:3] if self._held is not None else next(iter(self), None)
+        found = next(iter(self), None) if self.held is None else self.held[:3]
         if found is None or not len(found[1]):
             raise InputError(NOTHING_LEFT)
         return found
@@ -108,18 +111,19 @@ class CalibrationSet:
         """Return the sum of the weights: without weights, the number of rows."""
         return float(sum_over(self, lambda _logits, _labels, weight: weight.sum(dtype=torch.float64)))
 
-    def hold(self) -> None:
-        """Gather the batches of an iterable, where the method needs all rows at once."""
-        if self._held is not None:
-            return
-        parts, start = [], 0
-        for batch in self._batches:
-            *columns, group = self._compact(*batch)
-            parts.append((*columns, group + start))
-            start += batch[0].shape[0]
-        if not parts:
+    def hold(self) -> Rows:
+        """Return all rows as they were given; those of an iterable are gathered for it."""
+        if self.held is None:
+            parts, start = [], 0
+            for batch in self._batches:
+                *columns, group = self._compact(*batch)
+                parts.append((*columns, group + start))
+                start += batch[0].shape[0]
+            if parts:
+                self.held = tuple(torch.cat(column) for column in zip(*parts, strict=True))  # type: ignore[assignment]
+        if self.held is None or not len(self.held[1]):
             raise InputError(NOTHING_LEFT)
-        self._held = tuple(torch.cat(column) for column in zip(*parts, strict=True))  # type: ignore[assignment]
+        return self.held
 
     def all(self) -> Chunk:
         """Return all rows, in an order that depends on their content alone.
@@ -138,27 +142,20 @@ class CalibrationSet:
 
     def _group_folds(self, n: int) -> Tensor:
         """Deal folds out to groups by the code of their content, so that they have equal sizes; empty groups last."""
-        self.hold()
-        self.first()
-        assert self._held is not None
-        logits, labels, _, group = self._held
+        logits, labels, _, group = self.hold()
         totals = torch.full((int(max(group.max(), self._groups.max())) + 1,), 2**63 - 1, device=group.device)
         totals[group] = 0
         totals.scatter_add_(0, group, codes(logits, labels))
         return totals.argsort(stable=True).argsort(stable=True) % n
 
-    def _in_order(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        self.hold()
-        assert self._held is not None
-        logits, labels, weight, group = self._held
-        if not len(labels):
-            raise InputError(NOTHING_LEFT)
+    def _in_order(self) -> Rows:
+        logits, labels, weight, group = self.hold()
         order = codes(logits, labels).argsort(stable=True)
         return logits[order], labels[order], weight[order], group[order]
 
     def _compact(
         self, logits: Tensor, target: Tensor, weight: Tensor | None = None, group: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    ) -> Rows:
         """Return logits, labels, weights and groups of the rows that count."""
         positions = flatten(logits, target, ignore_index=self._ignore_index)
         if positions.soft:
@@ -170,23 +167,19 @@ class CalibrationSet:
         if weight is None:
             counts = rows.new_ones(len(rows))
         else:
-            checked = _checked_weight(_per_sample("sample_weight", weight, samples))
-            counts = checked.to(rows).repeat_interleave(per_sample)
+            wrong = weight[~((_per_sample("sample_weight", weight, samples) >= 0) & weight.isfinite())]
+            if len(wrong):
+                raise InputError(f"expected sample_weight of finite numbers, 0 or more, got {float(wrong[0]):g}")
+            counts = weight.to(rows).repeat_interleave(per_sample)
             valid = counts > 0 if valid is None else valid & (counts > 0)
         if valid is not None:
             rows, labels, counts, spread = rows[valid], labels[valid], counts[valid], spread[valid]
-        return _checked(rows), labels, counts, spread
-
-
-NOTHING_LEFT = "there is nothing to fit to: no batch, or every position has weight 0 or the label ignore_index"
-
-
-def sum_over(data: Chunks, term: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
-    """Add up a term of each chunk in float64."""
-    total: Any = 0.0
-    for chunk in data:
-        total = total + term(*chunk).double()
-    return torch.as_tensor(total)
+        if rows.numel():
+            low, high = torch.aminmax(rows)
+            if not high.isfinite():  # NaN wins every comparison
+                raise InputError("expected finite logits, got NaN or infinity: check the outputs of the model first")
+            rows = rows if low.isfinite() else finite(rows)
+        return rows, labels, counts, spread
 
 
 def _per_sample(name: str, values: Tensor, samples: int) -> Tensor:
@@ -195,20 +188,9 @@ def _per_sample(name: str, values: Tensor, samples: int) -> Tensor:
     return values
 
 
-def _checked_weight(weight: Tensor) -> Tensor:
-    if not bool(((weight >= 0) & weight.isfinite()).all()):
-        wrong = weight[~((weight >= 0) & weight.isfinite())]
-        raise InputError(f"expected sample_weight of finite numbers, 0 or more, got {float(wrong[0]):g}")
-    return weight
-
-
-def _checked(logits: Tensor) -> Tensor:
-    if not logits.numel():
-        return logits
-    low, high = torch.aminmax(logits)
-    if not torch.isfinite(high):  # NaN wins every comparison
-        raise InputError("expected finite logits, got NaN or infinity: check the outputs of the model first")
-    return logits if torch.isfinite(low) else finite(logits)
+def sum_over(data: Chunks, term: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
+    """Add up a term of each chunk in float64."""
+    return torch.as_tensor(sum(term(*chunk).double() for chunk in data))
 
 
 def finite(logits: Tensor) -> Tensor:
@@ -219,21 +201,8 @@ def finite(logits: Tensor) -> Tensor:
 def chunks(logits: Tensor, labels: Tensor, weight: Tensor) -> Iterator[Chunk]:
     """Cut rows into parts that fit the cache."""
     size = max(1, (CHUNK if logits.numel() > CHUNK else SMALL_CHUNK) // logits.shape[1])
-    for start in range(0, len(labels), size):
-        own = slice(start, start + size)
-        yield logits[own], labels[own], weight[own]
-
-
-def codes(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return an int64 for each row that depends on its bits alone; integer sums are exact, whatever their order."""
-    bits = logits.contiguous().view(torch.int64 if logits.dtype == torch.float64 else torch.int32)
-    columns = torch.arange(1, logits.shape[1] + 1, device=logits.device) * STEP | 1
-    mixed = labels * STEP
-    size = max(1, CHUNK // logits.shape[1])
-    for start in range(0, len(labels), size):
-        part = bits[start : start + size].long() * columns
-        mixed[start : start + size] += (part ^ (part >> 29)).sum(1)
-    return mix64(mixed)
+    if len(labels):
+        yield from zip(*(torch.split(part, size) for part in (logits, labels, weight)), strict=True)
 
 
 @dataclass(frozen=True)
@@ -244,37 +213,39 @@ class Score:
     ece: float
 
 
-class ScoreTally:
+@dataclass(frozen=True, eq=False)
+class ScoreTally(Tally):
     """The sums behind a `Score`, and the number of rows of each class."""
 
-    def __init__(self, n_classes: int) -> None:
-        self.counts = torch.zeros(n_classes, dtype=torch.int64)
-        self._weight = self._nll = 0.0
-        self._residuals = torch.zeros(BINS, dtype=torch.float64)
-        """Of each bin, the weighted sum of confidence minus hit."""
+    counts: Tensor
+    weight: Tensor
+    nll: Tensor
+    residuals: Tensor
+    """Of each bin, the weighted sum of confidence minus hit."""
 
-    def add(self, nll: Tensor, confidence: Tensor, hit: Tensor, labels: Tensor, weight: Tensor) -> None:
-        """Add some rows: the NLL, the confidence and whether the top class is right, one of each per row."""
+    @classmethod
+    def of_rows(
+        cls, nll: Tensor, confidence: Tensor, hit: Tensor, labels: Tensor, weight: Tensor, n_classes: int
+    ) -> ScoreTally:
+        """Count some rows: the NLL, the confidence and whether the top class is right, one of each per row."""
         residual = (confidence.double() - hit.double()) * weight
-        self.counts += labels.bincount(minlength=len(self.counts)).cpu()
-        self._weight += float(weight.sum(dtype=torch.float64))
-        self._nll += float((nll * weight).sum(dtype=torch.float64))
-        self._residuals += torch.bincount(bin_of(confidence, BINS), residual, minlength=BINS).cpu()
+        return cls(
+            counts=labels.bincount(minlength=n_classes).cpu(),
+            weight=weight.sum(dtype=torch.float64).cpu(),
+            nll=(nll * weight).sum(dtype=torch.float64).cpu(),
+            residuals=torch.bincount(bin_of(confidence, BINS), residual, minlength=BINS).cpu(),
+        )
 
-    def add_log_probs(self, log_probs: Tensor, labels: Tensor, weight: Tensor, *, stated: bool = False) -> None:
-        """Add the predictions of some rows; ``stated``: class 1 is always predicted."""
+    @classmethod
+    def of_log_probs(cls, log_probs: Tensor, labels: Tensor, weight: Tensor, *, stated: bool = False) -> ScoreTally:
+        """Count the predictions of some rows; ``stated``: class 1 is always predicted."""
         top, predicted = (log_probs[:, 1], torch.ones_like(labels)) if stated else log_probs.max(1)
-        self.add(-log_probs.gather(1, labels[:, None])[:, 0], top.exp(), predicted == labels, labels, weight)
-
-    def __add__(self, other: ScoreTally) -> ScoreTally:
-        both = ScoreTally(len(self.counts))
-        for name, own in vars(self).items():
-            setattr(both, name, own + getattr(other, name))
-        return both
+        nll = -log_probs.gather(1, labels[:, None])[:, 0]
+        return cls.of_rows(nll, top.exp(), predicted == labels, labels, weight, log_probs.shape[1])
 
     def score(self) -> Score:
         """Return the means."""
-        return Score(self._nll / self._weight, float(self._residuals.abs().sum()) / self._weight)
+        return Score(float(self.nll / self.weight), float(self.residuals.abs().sum() / self.weight))
 
 
 def uncalibrated(logits: Tensor) -> Tensor:
@@ -282,12 +253,9 @@ def uncalibrated(logits: Tensor) -> Tensor:
     return logits.log_softmax(1)
 
 
-def tally_scores(data: Chunks, transform: Callable[[Tensor], Tensor], *, stated: bool = False) -> ScoreTally:
-    """Measure log-probabilities ``transform(logits)`` chunk by chunk; ``stated`` as in `ScoreTally.add_log_probs`."""
-    tally: ScoreTally | None = None
-    for logits, labels, weight in data:
-        tally = tally or ScoreTally(logits.shape[1])
-        tally.add_log_probs(transform(logits), labels, weight, stated=stated)
-    if tally is None:
-        raise InputError(NOTHING_LEFT)
-    return tally
+def tally_scores(
+    data: CalibrationSet, transform: Callable[[Tensor], Tensor] = uncalibrated, *, stated: bool
+) -> ScoreTally:
+    """Measure log-probabilities ``transform(logits)`` chunk by chunk; ``stated`` as in `ScoreTally.of_log_probs`."""
+    data.first()  # raises where there is nothing
+    return reduce(add, (ScoreTally.of_log_probs(transform(z), y, weight, stated=stated) for z, y, weight in data))

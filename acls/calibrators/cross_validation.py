@@ -12,7 +12,7 @@ from operator import add
 from torch import Tensor
 
 from acls.calibrators.base import Calibrator
-from acls.calibrators.calibration_set import CalibrationSet, Score, ScoreTally, tally_scores, uncalibrated
+from acls.calibrators.calibration_set import CalibrationSet, Score, ScoreTally, tally_scores
 from acls.errors import InputError
 
 KEEP = "keep the model as it is"
@@ -67,15 +67,15 @@ def judge(
             raise InputError(
                 f"{int(fold.max()) + 1} samples or maps do not make {folds} folds: pass fewer folds, or more data"
             )
-        weights = (None, None) if sample_weight is None else (sample_weight[~own], sample_weight[own])
-        rest = None if group is None else group[~own]
-        fitted = copy.deepcopy(calibrator).fit(logits[~own], target[~own], weights[0], group=rest)
+        weight, rest = (None if column is None else column[~own] for column in (sample_weight, group))
+        fitted = copy.deepcopy(calibrator).fit(logits[~own], target[~own], weight, group=rest)
         at_boundary |= fitted.report.at_boundary
+        weight = None if sample_weight is None else sample_weight[own]
         held_out = [
-            CalibrationSet(scores, target[own], weights[1], ignore_index=calibrator.ignore_index)
+            CalibrationSet(scores, target[own], weight, ignore_index=calibrator.ignore_index)
             for scores in (logits[own], fitted(logits[own]))
         ]
-        tallies.append([tally_scores(one, uncalibrated, stated=calibrator.stated) for one in held_out])
+        tallies.append([tally_scores(one, stated=calibrator.stated) for one in held_out])
     first, last = (reduce(add, part).score() for part in zip(*tallies, strict=True))
     pairs = [(before.score(), after.score()) for before, after in tallies]
     nll_se = statistics.stdev(after.nll - before.nll for before, after in pairs) / math.sqrt(folds)

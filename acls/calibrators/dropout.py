@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from acls.errors import InputError
+from acls.modules import evaluating
 
 
 class MCDropout(nn.Module):
@@ -39,7 +39,10 @@ class MCDropout(nn.Module):
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
         """Return the log of the mean probabilities."""
-        with _dropout_on(self.model), torch.random.fork_rng(enabled=self.seed is not None):
+        with (
+            evaluating(self.model, training=lambda module: isinstance(module, _DropoutNd)),
+            torch.random.fork_rng(enabled=self.seed is not None),
+        ):
             if self.seed is not None:
                 torch.manual_seed(self.seed)
             logits, again = _start(self.model, x)
@@ -70,16 +73,3 @@ def _start(model: nn.Module, x: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
         if isinstance(dropout, _DropoutNd) and received is dropped and output is logits:
             return logits, lambda: layer(dropout(features))
     return logits, lambda: model(x)
-
-
-@contextmanager
-def _dropout_on(model: nn.Module) -> Iterator[None]:
-    """Put dropout in training and everything else in eval mode, and everything back in the end."""
-    modes = [(module, module.training) for module in model.modules()]
-    for module, _ in modes:
-        module.training = isinstance(module, _DropoutNd)
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode

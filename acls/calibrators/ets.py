@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import field, replace
 from itertools import combinations
 
 import torch
 from torch import Tensor
 
 from acls.calibrators.base import Calibrator, Outcome
-from acls.calibrators.calibration_set import CalibrationSet, Score, sum_over
+from acls.calibrators.calibration_set import CalibrationSet, sum_over
 from acls.calibrators.lbfgs import descend
 from acls.calibrators.temperature import Solved, solve
 from acls.options import option
@@ -44,7 +44,7 @@ class ETS(Calibrator):
             solved = Solved(beta=1 / _mse_temperature(data))
             weights = _mse_weights(data, solved.beta)
         self._learn(data.first()[0], temperature=solved.temperature, weight=weights)
-        return solved
+        return replace(solved, guarded=self.objective == "nll")
 
     def _transform(self, rows: Tensor) -> Tensor:
         tempered, plain = (rows / self.temperature).log_softmax(1), rows.log_softmax(1)
@@ -53,9 +53,6 @@ class ETS(Calibrator):
 
     def _reset(self, like: Tensor) -> None:
         self._learn(like, temperature=1.0, weight=torch.tensor([0.0, 1.0, 0.0]))
-
-    def _helps(self, before: Score, after: Score) -> bool:
-        return super()._helps(before, after) if self.objective == "nll" else True
 
 
 def _nll_weights(data: CalibrationSet, beta: float) -> Tensor:

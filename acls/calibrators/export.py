@@ -39,21 +39,21 @@ def fold(
     name, last = _last_layer(folded, layer, None if weight.ndim == 0 else len(bias))
     old = last.weight.detach()
     rows = old.flatten(1).double()
-    own_bias = (
-        torch.zeros(len(rows), dtype=torch.float64, device=old.device)
-        if last.bias is None
-        else last.bias.detach().double()
-    )
+    own_bias = rows.new_zeros(len(rows)) if last.bias is None else last.bias.detach().double()
     weight, bias = weight.to(rows), bias.to(rows)
-    if weight.ndim == 0:
-        rows, own_bias = rows * weight, own_bias * weight
-    else:
-        rows, own_bias = weight @ rows, weight @ own_bias + bias
+    times = torch.mul if weight.ndim == 0 else torch.matmul
+    rows, own_bias = times(weight, rows), times(weight, own_bias) + bias
     last.weight = nn.Parameter(rows.to(old).view_as(old), requires_grad=last.weight.requires_grad)
     if last.bias is not None or own_bias.any():
         last.bias = nn.Parameter(own_bias.to(old), requires_grad=last.weight.requires_grad)
     if example is not None:
-        _check_folded(model, calibrator, folded, example, name)
+        with torch.no_grad():
+            apart = float((calibrator(model(example)).exp() - folded(example).softmax(1)).abs().max())
+        if not apart <= TOLERANCE:
+            raise InputError(
+                f"folded into {name!r} the model's probabilities differ by {apart:.1e}: that layer's output is not "
+                "what the model returns, or the model is in training mode; name the right one by layer="
+            )
     return folded
 
 
@@ -64,7 +64,12 @@ def _last_layer(model: nn.Module, layer: str | None, n_classes: int | None) -> t
         if not isinstance(found, nn.Linear | nn.Conv2d):
             raise InputError(f"expected layer= to name a linear or convolution layer of the model, got {layer!r}")
         return layer, found
-    candidates = [(name, module) for name, module in modules.items() if _can_hold(module)]
+    candidates = [
+        (name, module)
+        for name, module in modules.items()
+        if isinstance(module, nn.Linear)
+        or (isinstance(module, nn.Conv2d) and module.kernel_size == (1, 1) and module.groups == 1)
+    ]
     if not candidates:
         raise InputError("the model has no linear or 1x1 convolution layer: export(model, calibrator, ...) needs none")
     name, last = candidates[-1]
@@ -74,23 +79,6 @@ def _last_layer(model: nn.Module, layer: str | None, n_classes: int | None) -> t
             "name the layer that gives the logits by layer="
         )
     return name, last
-
-
-def _can_hold(module: nn.Module) -> bool:
-    return isinstance(module, nn.Linear) or (
-        isinstance(module, nn.Conv2d) and module.kernel_size == (1, 1) and module.groups == 1
-    )
-
-
-@torch.no_grad()
-def _check_folded(model: nn.Module, calibrator: Calibrator, folded: nn.Module, example: Tensor, layer: str) -> None:
-    wanted, got = calibrator(model(example)).exp(), folded(example).softmax(1)
-    apart = float((wanted - got).abs().max())
-    if not apart <= TOLERANCE:
-        raise InputError(
-            f"folded into {layer!r} the model's probabilities differ by {apart:.1e}: that layer's output is not what "
-            "the model returns, or the model is in training mode; name the right one by layer="
-        )
 
 
 class Calibrated(nn.Module):

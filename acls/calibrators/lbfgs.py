@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -20,16 +19,11 @@ Objective = Callable[[Tensor], tuple[float, Tensor]]
 """Returns value and gradient at a point."""
 
 
-@dataclass(frozen=True)
-class Minimum:
-    """Where the descent ended."""
-
-    point: Tensor
-    value: float
-    gradient: Tensor
+Place = tuple[Tensor, float, Tensor]
+"""A point with the value and the gradient there."""
 
 
-def lbfgs(objective: Objective, start: Tensor, *, small_gradient: float, steps: int) -> Minimum:
+def lbfgs(objective: Objective, start: Tensor, *, small_gradient: float, steps: int) -> Place:
     """Go down until no entry of the gradient is above ``small_gradient``, no step lowers the value, or steps are spent.
 
     Each step fulfils the weak Wolfe conditions, found by doubling and bisection (Lewis and Overton, 2013), so the
@@ -50,11 +44,11 @@ def lbfgs(objective: Objective, start: Tensor, *, small_gradient: float, steps: 
                 break
             past.clear()  # once more along the gradient itself
             continue
-        moved, change = found.point - point, found.gradient - gradient
+        moved, change = found[0] - point, found[2] - gradient
         if float(moved @ change) > 0:
             past.append((moved, change))
-        point, value, gradient = found.point, found.value, found.gradient
-    return Minimum(point, value, gradient)
+        point, value, gradient = found
+    return point, value, gradient
 
 
 def _times_inverse_hessian(vector: Tensor, past: deque[tuple[Tensor, Tensor]]) -> Tensor:
@@ -71,11 +65,11 @@ def _times_inverse_hessian(vector: Tensor, past: deque[tuple[Tensor, Tensor]]) -
     return vector
 
 
-def _search(objective: Objective, point: Tensor, value: float, gradient: Tensor, direction: Tensor) -> Minimum | None:
+def _search(objective: Objective, point: Tensor, value: float, gradient: Tensor, direction: Tensor) -> Place | None:
     """Return a point along the direction that fulfils the weak Wolfe conditions; None where rounding hides any."""
     slope = float(gradient @ direction)
     low, high, length = 0.0, torch.inf, 1.0
-    best: Minimum | None = None
+    best: Place | None = None
     for _ in range(50):
         new = point + length * direction
         new_value, new_gradient = objective(new)
@@ -83,12 +77,12 @@ def _search(objective: Objective, point: Tensor, value: float, gradient: Tensor,
         if not new_value <= value + ENOUGH_DECREASE * length * slope + ROUNDING * abs(value):
             high = length
         else:
-            best = Minimum(new, new_value, new_gradient)
+            best = new, new_value, new_gradient
             if float(new_gradient @ direction) >= ENOUGH_CURVATURE * slope:
                 return best
             low = length
         length = 2 * low if high == torch.inf else (low + high) / 2
-    return best if best is not None and best.value < value else None
+    return best if best is not None and best[1] < value else None
 
 
 def descend(
@@ -109,4 +103,4 @@ def descend(
         return float(value), gradient
 
     start = torch.cat([weight.flatten() for weight in weights])
-    return unpack(lbfgs(value_and_gradient, start, small_gradient=small_gradient, steps=steps).point)
+    return unpack(lbfgs(value_and_gradient, start, small_gradient=small_gradient, steps=steps)[0])

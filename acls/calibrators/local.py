@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import field, replace
+from functools import reduce
 from itertools import islice
+from operator import add
 from typing import Any, Self
 
 import torch
@@ -13,20 +15,22 @@ from torch import Tensor
 from torch.nn.functional import conv2d, nll_loss, pad
 
 from acls.calibrators.base import Calibrator, Outcome
-from acls.calibrators.calibration_set import Batches, CalibrationSet, ScoreTally, codes, finite, sum_over
-from acls.calibrators.temperature import solve
+from acls.calibrators.calibration_set import Batches, CalibrationSet, ScoreTally, finite, sum_over
+from acls.calibrators.temperature import scale_each, solve
 from acls.errors import InputError
-from acls.shapes import check_logits, two_class_logits
+from acls.hashing import codes
+from acls.shapes import check_logits, flatten, two_class_logits
 
 KERNEL, DILATION = 5, 2
 REACH = DILATION * (KERNEL // 2)
-LARGEST_FACTOR = 3.0
-"""The log of how far a position's temperature may be from the common one."""
 FOLDS = 3
 FEWEST_MAPS = 12
 """With at least this many maps, cross-validation chooses the number of passes."""
 BATCH = 2**20
 """Positions times classes of the maps in one training step."""
+
+WEIGHTS = ("logit_weight", "logit_bias", "image_weight", "image_bias")
+"""The buffers that are trained."""
 
 Part = tuple[Tensor, Tensor, "Tensor | None"]
 """Some maps of logits (n, K, H, W), their targets (n, H, W), and their images."""
@@ -45,6 +49,7 @@ class LTS(Calibrator):
 
     keeps_ranking = True
     pointwise = False
+    per_class = "center"
     no_weights = "it trains on batches of whole maps, each as one; repeat maps instead, or fit Temperature"
     paper = "Ding et al., ICCV 2021"
 
@@ -75,16 +80,9 @@ class LTS(Calibrator):
 
         An iterable of batches holds (logits, target) or (logits, target, image).
         """
-        self._check_weight(sample_weight)
         whole = hasattr(logits, "shape")
-        batches: Any = [(logits, target, image)] if whole else list(logits)
-        data = CalibrationSet(
-            logits if whole else [batch[:2] for batch in batches], target, ignore_index=self.ignore_index
-        )
-        data.hold()
-        parts = [part for batch in batches for part in _split(*batch)]
-        self._fit_and_report(data, lambda data: self._fit_maps(data, parts))
-        return self
+        self._maps: list[Any] = [(logits, target, image)] if whole else list(logits)
+        return super().fit(logits if whole else [maps[:2] for maps in self._maps], target, sample_weight)
 
     def forward(self, logits: Tensor, image: Tensor | None = None) -> Tensor:
         """Return calibrated log-probabilities of maps, with their images if it was fitted with images."""
@@ -98,9 +96,8 @@ class LTS(Calibrator):
         return fitted._map(maps, image, fitted._weights()).reshape(logits.shape)
 
     def _fit(self, data: CalibrationSet) -> Outcome:
-        return self._fit_maps(data, list(_split(*data.all()[:2])))
-
-    def _fit_maps(self, data: CalibrationSet, parts: list[Part]) -> Outcome:
+        parts = [part for maps in self._maps for part in _split(*maps)]
+        self._maps = []
         solved = solve(data)
         some = data.first()[0]
         n_classes, image = some.shape[1], parts[0][2]
@@ -115,13 +112,10 @@ class LTS(Calibrator):
         self._learn(some, image_weight=self.image_weight, image_bias=torch.zeros(1), logit_bias=torch.zeros(8))
         self._learn(some, temperature=solved.temperature, center=center, scale=scale, logit_weight=weight)
         self._train(parts)
-        after = ScoreTally(n_classes)
-        for logits, target, image in parts:
-            log_probs = self._map(logits, image, self._weights()).movedim(1, -1).flatten(0, -2)
-            valid = target.flatten() != self.ignore_index
-            labels = target.flatten()[valid]
-            after.add_log_probs(log_probs[valid], labels, torch.ones_like(labels))
-        return replace(solved, gap=None, after=after)
+        maps = ((self._map(logits, image, self._weights()), target) for logits, target, image in parts)
+        rows = (flatten(*both, ignore_index=self.ignore_index).compact() for both in maps)
+        tallies = (ScoreTally.of_log_probs(at.logits, at.target, torch.ones_like(at.target)) for at in rows)
+        return replace(solved, gap=None, after=reduce(add, tallies))
 
     def _train(self, parts: list[Part]) -> None:
         """Lower the NLL, for as many passes as lower that of maps that are held out; none where none does."""
@@ -136,8 +130,7 @@ class LTS(Calibrator):
                 held_out = held_out + torch.tensor(losses, dtype=torch.float64)
             passes = islice(passes, int(held_out.argmin()))
         best = min((start, *passes), key=lambda weights: self._nll(parts, weights))
-        names = ("logit_weight", "logit_bias", "image_weight", "image_bias")
-        self._learn(best[0], **dict(zip(names, best, strict=True)))
+        self._learn(best[0], **dict(zip(WEIGHTS, best, strict=True)))
 
     def _passes(self, parts: list[Part], number: int) -> Iterator[list[Tensor]]:
         """Yield the weights after each pass over the maps by Adam, a batch of maps per step."""
@@ -147,8 +140,7 @@ class LTS(Calibrator):
         for _ in range(number):
             for logits, target, image in parts:
                 with torch.enable_grad():
-                    log_probs = self._map(logits, image, weights)
-                    nll = nll_loss(log_probs, target, ignore_index=self.ignore_index, reduction="sum")
+                    nll = self._part_nll(logits, target, image, weights)
                     decay = self.weight_decay * (weights[0].square().sum() + weights[2].square().sum())
                     loss = nll / (target != self.ignore_index).sum().clamp(min=1) + decay
                 adam.zero_grad()
@@ -158,13 +150,14 @@ class LTS(Calibrator):
             yield [weight.detach().clone() for weight in weights]
 
     def _nll(self, parts: list[Part], weights: list[Tensor]) -> float:
-        return sum(
-            float(nll_loss(self._map(z, image, weights), y, ignore_index=self.ignore_index, reduction="sum").double())
-            for z, y, image in parts
-        )
+        return sum(float(self._part_nll(*part, weights).double()) for part in parts)
+
+    def _part_nll(self, logits: Tensor, target: Tensor, image: Tensor | None, weights: list[Tensor]) -> Tensor:
+        log_probs = self._map(logits, image, weights)
+        return nll_loss(log_probs, target, ignore_index=self.ignore_index, reduction="sum")
 
     def _weights(self) -> list[Tensor]:
-        return [self.logit_weight, self.logit_bias, self.image_weight, self.image_bias]
+        return [getattr(self, name) for name in WEIGHTS]
 
     def _map(self, logits: Tensor, image: Tensor | None, weights: list[Tensor]) -> Tensor:
         logits = finite(logits)
@@ -177,9 +170,7 @@ class LTS(Calibrator):
         local = g3 * (g1 * t1 + (1 - g1) * t2) + (1 - g3) * (g2 * t3 + (1 - g2) * t4)
         if image is not None and weights[2].numel():
             local = g4 * local + (1 - g4) * _conv(image.to(logits.dtype), weights[2], weights[3])[:, 0]
-        factor = LARGEST_FACTOR * torch.tanh(self._spread(local) / LARGEST_FACTOR)
-        log_probs: Tensor = (logits / self.temperature * (-factor).exp()[:, None]).log_softmax(1)
-        return log_probs
+        return scale_each(logits, self.temperature, self._spread(local))
 
     def _spread(self, local: Tensor) -> Tensor:
         return local
@@ -189,20 +180,9 @@ class LTS(Calibrator):
 
     def _reset(self, like: Tensor) -> None:
         n_classes = like.shape[1]
-        shape = (8, n_classes, KERNEL, KERNEL)
-        self._learn(
-            like,
-            temperature=1.0,
-            center=torch.zeros(n_classes),
-            scale=torch.ones(n_classes),
-            logit_weight=torch.zeros(shape),
-            logit_bias=torch.zeros(8),
-            image_weight=torch.zeros_like(self.image_weight),
-            image_bias=torch.zeros(1),
-        )
-
-    def _n_classes(self) -> int:
-        return self.logit_weight.shape[1]
+        self._learn(like, temperature=1.0, center=torch.zeros(n_classes), scale=torch.ones(n_classes))
+        self._learn(like, logit_weight=torch.zeros(8, n_classes, KERNEL, KERNEL), logit_bias=torch.zeros(8))
+        self._learn(like, image_weight=torch.zeros_like(self.image_weight), image_bias=torch.zeros(1))
 
 
 class IBTS(LTS):

@@ -68,6 +68,7 @@ class Beta(Calibrator):
     """
 
     streams = True
+    per_class = "c"
     paper = "Kull et al., AISTATS 2017"
 
     a: Tensor = field(init=False)
@@ -100,9 +101,6 @@ class Beta(Calibrator):
 
     def _reset(self, like: Tensor) -> None:
         self._learn(like, a=torch.ones(like.shape[1]), b=torch.ones(like.shape[1]), c=torch.zeros(like.shape[1]))
-
-    def _n_classes(self) -> int:
-        return len(self.c)
 
 
 STEPS = 200

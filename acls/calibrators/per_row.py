@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import field, replace
@@ -16,13 +15,13 @@ from acls.calibrators.calibration_set import CalibrationSet, Chunk, Passes
 from acls.calibrators.lbfgs import descend
 from acls.calibrators.logistic import fit_logistic
 from acls.calibrators.tables import interpolate, pool_adjacent_violators
-from acls.calibrators.temperature import solve
+from acls.calibrators.temperature import scale_each, solve
 from acls.errors import InputError
 from acls.options import option
 
-LARGEST_FACTOR = 3.0
-"""The log of how far a row's temperature may be from the common one."""
 STEPS = 200
+WEIGHTS = ("weight1", "bias1", "weight2", "bias2", "weight3")
+"""Of the network, from its input to its output."""
 
 
 class PTS(Calibrator):
@@ -63,32 +62,29 @@ class PTS(Calibrator):
         hits = torch.nn.functional.one_hot(labels, z.shape[1])
 
         def objective(weights: list[Tensor]) -> Tensor:
-            log_probs = (z * (-_network(x, *weights)).exp()[:, None]).log_softmax(1)
+            log_probs = scale_each(z, 1.0, _network(x, *weights))
             if self.objective == "nll":
                 losses = torch.nn.functional.nll_loss(log_probs, labels, reduction="none")
             else:
                 losses = (log_probs.exp() - hits).square().mean(1)
             return share @ losses + self.weight_decay * sum(w.square().sum() for w in weights[::2])
 
-        names = ("weight1", "bias1", "weight2", "bias2", "weight3")
-        self._learn(logits, **dict(zip(names, descend(objective, self._first_weights(x), STEPS), strict=True)))
+        found = descend(objective, self._first_weights(x), STEPS)
+        self._learn(logits, **dict(zip(WEIGHTS, found, strict=True)))
         return replace(solved, gap=None)
 
     def _first_weights(self, x: Tensor) -> list[Tensor]:
         generator = torch.Generator().manual_seed(self.seed)
-        sizes = [x.shape[1], self.hidden, self.hidden]
         weights: list[Tensor] = []
-        for before, after in itertools.pairwise(sizes):
-            bound = math.sqrt(6 / (before + after))
-            first = torch.rand((after, before), generator=generator, dtype=torch.float64) * 2 * bound - bound
-            weights += [first.to(x.device), torch.zeros(after, dtype=torch.float64, device=x.device)]
-        weights.append(torch.zeros(self.hidden, dtype=torch.float64, device=x.device))
-        return weights
+        for size in (x.shape[1], self.hidden):
+            bound = math.sqrt(6 / (size + self.hidden))
+            first = torch.rand((self.hidden, size), generator=generator, dtype=torch.float64) * 2 * bound - bound
+            weights += [first.to(x), x.new_zeros(self.hidden)]
+        return [*weights, x.new_zeros(self.hidden)]
 
     def _transform(self, rows: Tensor) -> Tensor:
         x = (_top_logits(rows, self.top) - self.mean) / self.scale
-        factor = _network(x, self.weight1, self.bias1, self.weight2, self.bias2, self.weight3)
-        return (rows / self.temperature * (-factor).exp()[:, None]).log_softmax(1)
+        return scale_each(rows, self.temperature, _network(x, *(getattr(self, name) for name in WEIGHTS)))
 
     def _reset(self, like: Tensor) -> None:
         self._learn(like, temperature=1.0, weight3=torch.zeros(self.hidden))
@@ -99,9 +95,8 @@ def _top_logits(logits: Tensor, top: int) -> Tensor:
 
 
 def _network(x: Tensor, weight1: Tensor, bias1: Tensor, weight2: Tensor, bias2: Tensor, weight3: Tensor) -> Tensor:
-    """Return the log of each row's temperature over the common one, within the largest factor."""
-    hidden = torch.addmm(bias2, torch.addmm(bias1, x, weight1.T).relu(), weight2.T).relu()
-    return LARGEST_FACTOR * torch.tanh(hidden @ weight3 / LARGEST_FACTOR)
+    """Return the log of each row's temperature over the common one."""
+    return torch.addmm(bias2, torch.addmm(bias1, x, weight1.T).relu(), weight2.T).relu() @ weight3
 
 
 TOP = 5

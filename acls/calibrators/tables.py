@@ -37,6 +37,7 @@ class Isotonic(Calibrator):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.keeps_ranking = self.kind == "pooled"
+        self.per_class = "" if self.kind == "pooled" else "x"
 
     def _fit(self, data: CalibrationSet) -> Outcome:
         logits, labels, weight = data.all()
@@ -45,12 +46,11 @@ class Isotonic(Calibrator):
             weight = weight.repeat_interleave(logits.shape[1])
             probs, hits = probs.reshape(-1, 1), hits.reshape(-1, 1)
         floor = 1 / (float(weight.sum(dtype=torch.float64)) + 2)
-        tables = []
-        for values, right in zip(probs.T, hits.T, strict=True):
-            x, y = pool_adjacent_violators(values, right, weight)
-            tables.append((x, y.clamp(floor, 1 - floor)))
-        x, y = stack_tables(tables)
-        self._learn(logits, x=x, y=y)
+        tables = [pool_adjacent_violators(*one, weight) for one in zip(probs.T, hits.T, strict=True)]
+        # The shorter tables are filled up with their last knot.
+        at = torch.arange(max(len(x) for x, _ in tables), device=logits.device)
+        x, y = (torch.stack([one[at.clamp(max=len(one) - 1)] for one in part]) for part in zip(*tables, strict=True))
+        self._learn(logits, x=x, y=y.clamp(floor, 1 - floor))
         return Outcome()
 
     def _transform(self, rows: Tensor) -> Tensor:
@@ -67,9 +67,6 @@ class Isotonic(Calibrator):
     def _values(self, n_classes: int) -> int:
         return self.x.shape[0]
 
-    def _n_classes(self) -> int | None:
-        return len(self.x) if self.kind == "one-vs-rest" else None
-
 
 class Histogram(Calibrator):
     """Replace a probability by how often its class was right in its bin, class by class, then normalise.
@@ -79,6 +76,7 @@ class Histogram(Calibrator):
     (Zadrozny and Elkan, ICML 2001)
     """
 
+    per_class = "value"
     paper = "Zadrozny and Elkan, ICML 2001"
 
     bins: int = option(default=15, within="[1, inf)")
@@ -127,9 +125,6 @@ class Histogram(Calibrator):
 
     def _reset(self, like: Tensor) -> None:
         self.as_is = torch.ones_like(self.as_is)
-
-    def _n_classes(self) -> int:
-        return len(self.value)
 
 
 TABLE = 257
@@ -233,16 +228,6 @@ def pool_adjacent_violators(x: Tensor, hits: Tensor, weight: Tensor | None = Non
     y_knots = mean.repeat_interleave(2)
     keep = torch.cat([torch.ones(1, dtype=torch.bool, device=x.device), x_knots[1:] > x_knots[:-1]])
     return x_knots[keep], y_knots[keep]
-
-
-def stack_tables(tables: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Stack tables (x, y) of different lengths; the shorter are filled up with their last knot."""
-    longest = max(len(x) for x, _ in tables)
-
-    def fill(values: Tensor) -> Tensor:
-        return torch.cat([values, values[-1:].expand(longest - len(values))])
-
-    return torch.stack([fill(x) for x, _ in tables]), torch.stack([fill(y) for _, y in tables])
 
 
 def place(edges: Tensor, values: Tensor) -> Tensor:

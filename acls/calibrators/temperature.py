@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, field
+from operator import add
 
 import torch
 from torch import Tensor
 
 from acls.calibrators.base import Calibrator, Outcome
-from acls.calibrators.calibration_set import CHUNK, CalibrationSet, Chunks, Score, ScoreTally, sum_over
+from acls.calibrators.calibration_set import CHUNK, CalibrationSet, Chunks, ScoreTally, sum_over
 from acls.options import option
 
 COLDEST, HOTTEST = 1e-6, 1e4
@@ -20,6 +21,8 @@ CLOSE_ENOUGH = 1e-13
 """The fit ends when Newton's model says that the NLL is within this of its minimum."""
 MOST_STEPS = 200
 """More than bisection alone would take; six or so are usual."""
+LARGEST_FACTOR = 3.0
+"""The log of how far the temperature of a row or a position may be from the common one."""
 START_ROWS = 1000
 """Rows of the sample on which the search starts before it reads the whole data."""
 
@@ -63,6 +66,7 @@ class Temperature(Calibrator):
             around = center * torch.logspace(-1, 1, 201, dtype=torch.float64)
             found, outcome = _best_of(data, [1.0, center, *around.tolist()], self.objective), Outcome()
         self._learn(data.first()[0], temperature=found)
+        outcome.guarded = self.objective == "nll"
         outcome.before, outcome.after = _scores(data, [1.0, 1 / float(self.temperature)])
         return outcome
 
@@ -72,11 +76,14 @@ class Temperature(Calibrator):
     def _reset(self, like: Tensor) -> None:
         self._learn(like, temperature=torch.ones(()))
 
-    def _helps(self, before: Score, after: Score) -> bool:
-        return super()._helps(before, after) if self.objective == "nll" else True
-
     def affine(self) -> tuple[Tensor, Tensor]:
         return 1 / self.temperature, torch.zeros_like(self.temperature)
+
+
+def scale_each(logits: Tensor, temperature: Tensor | float, log_factor: Tensor) -> Tensor:
+    """Return the log-probabilities at ``temperature exp(log_factor)``, a factor for each row or position, bounded."""
+    factor = LARGEST_FACTOR * torch.tanh(log_factor / LARGEST_FACTOR)
+    return (logits / temperature * (-factor).exp()[:, None]).log_softmax(1)
 
 
 @dataclass(kw_only=True)
@@ -181,11 +188,11 @@ def _scores(data: CalibrationSet, betas: list[float]) -> list[ScoreTally]:
     """Measure ``softmax(beta z)`` for several beta in one pass."""
     tallies: list[ScoreTally] = []
     for logits, labels, weight in data:
-        tallies = tallies or [ScoreTally(logits.shape[1]) for _ in betas]
         top, predicted = logits.max(1)
         below, hit = logits - top[:, None], predicted == labels
         label = below.gather(1, labels[:, None])[:, 0]
-        for beta, tally in zip(betas, tallies, strict=True):
-            total = (below * beta).exp_().sum(1)
-            tally.add(total.log() - beta * label, total.reciprocal(), hit, labels, weight)
+        totals = ((beta, (below * beta).exp_().sum(1)) for beta in betas)
+        rows = ((total.log() - beta * label, total.reciprocal()) for beta, total in totals)
+        own = [ScoreTally.of_rows(*row, hit, labels, weight, logits.shape[1]) for row in rows]
+        tallies = list(map(add, tallies, own)) if tallies else own
     return tallies

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from torch import Tensor
 
 from acls import distributed
 from acls.data.keyed_random import uniform
-from acls.errors import InputError
 from acls.metrics import Suite
 from acls.metrics.bins import BINS
 from acls.metrics.catalogue import names
@@ -95,8 +93,7 @@ class Gathered:
 
     def predictions(self, *, meta: dict[str, str] | None = None) -> Predictions:
         """The rows that were kept, in the order of the samples; pixels carry the number of their image."""
-        n_classes = self._rows[0][0].shape[1] if self._rows else 2
-        logits, target, number = self._kept(n_classes)
+        logits, target, number = self._kept()
         order = number[:, 0].argsort(stable=True)
         image = number[order, 0] if self.dense else None
         return Predictions(logits[order], target[order], "logits", image=image, meta=meta or {})
@@ -131,7 +128,7 @@ class Gathered:
 
     def _thin(self) -> None:
         """Keep the rows whose hash is smallest: a random sample that no split into batches or processes changes."""
-        logits, target, number = self._kept(self._rows[0][0].shape[1])
+        logits, target, number = self._kept()
         most = max(1, self.keep // logits.shape[1])
         if len(target) > most:
             chance = uniform(0, 0, number[:, 0] * 1_000_003 + number[:, 1], 1)[:, 0]
@@ -139,21 +136,8 @@ class Gathered:
             logits, target, number = logits[chosen], target[chosen], number[chosen]
         self._rows, self._held = [(logits, target, number)], logits.numel()
 
-    def _kept(self, n_classes: int) -> tuple[Tensor, Tensor, Tensor]:
-        if not self._rows:
-            none = torch.zeros(0, dtype=torch.int64)
-            return torch.zeros(0, n_classes), none, torch.zeros(0, 2, dtype=torch.int64)
-        logits, target, number = (torch.cat(parts) for parts in zip(*self._rows, strict=True))
+    def _kept(self, n_classes: int = 2) -> tuple[Tensor, Tensor, Tensor]:
+        """The rows that are held, ``n_classes`` wide where there are none."""
+        nothing = (torch.zeros(0, n_classes), torch.zeros(0, dtype=torch.int64), torch.zeros(0, 2, dtype=torch.int64))
+        logits, target, number = (torch.cat(parts) for parts in zip(*(self._rows or [nothing]), strict=True))
         return logits, target, number
-
-
-def check_file(path: str | os.PathLike[str] | None) -> None:
-    """Raise where predictions could not be written under such a name, before there are any to lose."""
-    if path is None:
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        trial = Path(folder) / Path(path).name
-        try:
-            Predictions(torch.zeros(1, 2), torch.zeros(1, dtype=torch.int64), "logits").save(trial)
-        except InputError as error:
-            raise type(error)(str(error).replace(str(trial), os.fspath(path))) from None

@@ -15,8 +15,9 @@ from torch.utils.data import DataLoader
 
 from acls import distributed
 from acls.errors import InputError
-from acls.losses import Epoch, Loss
+from acls.losses import CE, Epoch, Loss
 from acls.losses.base import Regularized
+from acls.modules import evaluating
 
 Seen = tuple[Tensor, Tensor, Tensor | None]
 """Logits, target and index of one call of the loss."""
@@ -41,22 +42,35 @@ def find_loss(module: nn.Module) -> Loss | None:
 class LossHooks:
     """What a loss was called with, and its hooks in their order.
 
-    ``forward`` and ``loaders`` serve the losses that look at a whole split between epochs; ``way_out`` is the argument
-    that gives the validation set, for the error where there is none.
+    ``way_out`` is the argument that gives the validation set, for the error where there is none. Without a loss of ours
+    there is nothing to watch and nothing to do.
     """
 
-    def __init__(self, loss: Loss, model: nn.Module, forward: Forward, loaders: Loaders, way_out: str) -> None:
-        self.loss = loss
+    _model: nn.Module
+    _forward: Forward
+    _loaders: Loaders
+
+    def __init__(self, loss: Loss | None, way_out: str) -> None:
+        self._found, self._way_out = loss, way_out
+        self.loss: Loss = CE() if loss is None else loss
         plain = (Loss.keep_mask, Regularized.keep_mask)
-        self.numbered = loss.needs_index or any(type(part).keep_mask not in plain for part in loss.stack())
+        self.numbered = self.loss.needs_index or any(type(part).keep_mask not in plain for part in self.loss.stack())
         """Whether it remembers samples by their numbers in the training set."""
         self.seen: list[Seen] = []
-        self._model, self._forward, self._loaders, self._way_out = model, forward, loaders, way_out
         self._prepared = False
         self._handles: list[Any] = []
 
-    def attach(self) -> None:
-        """Watch the loss's calls, and whether a saved state is loaded: then `prepare` keeps its memory."""
+    def meta(self, **more: object) -> dict[str, str]:
+        """What is written beside the predictions of a validation pass."""
+        loss = {} if self._found is None else {"loss": repr(self._found)}
+        return {**loss, **{name: str(value) for name, value in more.items()}, "part": "val"}
+
+    def attach(self, model: nn.Module, forward: Forward, loaders: Loaders) -> None:
+        """Watch the loss's calls, and whether a saved state is loaded: then `prepare` keeps its memory.
+
+        ``forward`` and ``loaders`` serve the losses that look at a whole split between epochs.
+        """
+        self._model, self._forward, self._loaders = model, forward, loaders
         if not self._handles:
             self._handles = [
                 self.loss.register_forward_hook(self._note, with_kwargs=True),
@@ -102,18 +116,15 @@ class LossHooks:
             collate_fn=loader.collate_fn,
             num_workers=loader.num_workers,
         )
-        training, start = self._model.training, 0
-        self._model.eval()
-        try:
+        start = 0
+        with evaluating(self._model):
             for batch in own:
                 with torch.no_grad():
                     logits, target = self._forward(batch)
+                self.take()  # a forward that calls the loss is not a training step
                 index = torch.tensor(numbers[start : start + len(target)], device=target.device)
                 start += len(target)
                 yield logits.float(), target, index
-        finally:
-            self._model.train(training)
-            self.take()  # a forward that calls the loss is not a training step
 
     def start_epoch(self, number: int, total: int) -> None:
         """Before the first step of an epoch."""

@@ -16,16 +16,18 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from acls.errors import InputError
 from acls.integrations import importing
-from acls.integrations.gather import KEEP, Gathered, check_file
+from acls.integrations.gather import KEEP, Gathered
 from acls.integrations.hooks import LossHooks, find_loss
-from acls.losses import CE, Loss
+from acls.losses import Loss
 from acls.metrics.bins import BINS
+from acls.predictions.writers import check_suffix
 
 with importing("lightning", extra="lightning"):
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -34,6 +36,7 @@ with importing("lightning", extra="lightning"):
 _WAY_OUT = 'Call it once, or return {"logits": logits, "target": target} from validation_step'
 
 
+@dataclass(kw_only=True, eq=False)
 class CalibrationCallback(Callback):
     """Logs calibration each validation epoch, saves the predictions, and runs the hooks of losses that remember.
 
@@ -47,48 +50,42 @@ class CalibrationCallback(Callback):
     transforms, random ones among them.
     """
 
-    def __init__(
-        self,
-        *,
-        loss: Loss | None = None,
-        forward: Callable[[LightningModule, Any], tuple[Tensor, Tensor]] | None = None,
-        prefix: str = "val/",
-        bins: int = BINS,
-        ignore_index: int | None = None,
-        save: str | os.PathLike[str] | None = None,
-        report: str | os.PathLike[str] | None = None,
-        keep: int = KEEP,
-    ) -> None:
-        check_file(save)
-        self.prefix, self.bins, self.ignore_index = prefix, bins, ignore_index
-        self.save, self.report, self.keep = save, report, keep
+    loss: Loss | None = None
+    forward: Callable[[LightningModule, Any], tuple[Tensor, Tensor]] | None = None
+    prefix: str = "val/"
+    bins: int = BINS
+    ignore_index: int | None = None
+    save: str | os.PathLike[str] | None = None
+    report: str | os.PathLike[str] | None = None
+    keep: int = KEEP
+
+    def __post_init__(self) -> None:
+        if self.save is not None:
+            check_suffix(self.save)
         self.last: Gathered | None = None
         """What the last validation epoch gathered of the first data loader, over all processes."""
-        self._loss, self._forward = loss, forward or _plain_forward
         self._hooks: LossHooks
-        self._found: Loss | None = None
         self._gathered: dict[int, Gathered] = {}
         self._warned = False
 
     # -- the loss's hooks --------------------------------------------------------------------------------------------
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._found = self._loss or find_loss(pl_module)
-
         def through(batch: Any) -> tuple[Tensor, Tensor]:
             with trainer.precision_plugin.forward_context():
-                return self._forward(pl_module, trainer.strategy.batch_to_device(batch))
+                return (self.forward or _plain_forward)(pl_module, trainer.strategy.batch_to_device(batch))
 
         def loaders(split: str) -> Any:
             given = [trainer.train_dataloader] if split == "train" else _loaders(trainer.val_dataloaders)
             return given[0] if given else None
 
-        # Without a loss of ours, one that is never called: nothing to watch, nothing to do.
-        self._hooks = LossHooks(self._found or CE(), pl_module, through, loaders, "val_dataloaders to fit")
-        self._hooks.attach()
+        self._hooks = LossHooks(self.loss or find_loss(pl_module), "val_dataloaders to fit")
+        self._hooks.attach(pl_module, through, loaders)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._hooks.detach()
+        if self.last is not None and trainer.is_global_zero and stage in ("fit", "validate"):
+            self.last.report(self.report, meta=self._hooks.meta(epoch=trainer.current_epoch))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._hooks.prepare()
@@ -128,8 +125,12 @@ class CalibrationCallback(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         logits, target = self._validated(outputs)
+        if dataloader_idx not in self._gathered:
+            ignore_index = self._hooks.loss.ignore_index if self.ignore_index is None else self.ignore_index
+            keep = self.keep if dataloader_idx == 0 and (self.save is not None or self.report is not None) else 0
+            self._gathered[dataloader_idx] = Gathered(bins=self.bins, ignore_index=ignore_index, keep=keep)
         loader = _loaders(trainer.val_dataloaders)[dataloader_idx]
-        self._of_loader(dataloader_idx).add_shared(logits, target, _sampler(loader))
+        self._gathered[dataloader_idx].add_shared(logits, target, _sampler(loader))
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         for which, own in sorted(self._gathered.items()):
@@ -144,29 +145,7 @@ class CalibrationCallback(Callback):
             if which == 0:
                 self.last = whole
         if self.last is not None and trainer.is_global_zero and not trainer.sanity_checking:
-            self.last.save(self.save, meta=self._meta(trainer))
-
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._write_report(trainer)
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.state.fn == "validate":
-            self._write_report(trainer)
-
-    def _write_report(self, trainer: Trainer) -> None:
-        if self.last is not None and trainer.is_global_zero:
-            self.last.report(self.report, meta=self._meta(trainer))
-
-    def _meta(self, trainer: Trainer) -> dict[str, str]:
-        loss = {} if self._found is None else {"loss": repr(self._found)}
-        return {**loss, "epoch": str(trainer.current_epoch), "part": "val"}
-
-    def _of_loader(self, which: int) -> Gathered:
-        if which not in self._gathered:
-            ignore_index = self._hooks.loss.ignore_index if self.ignore_index is None else self.ignore_index
-            keep = self.keep if which == 0 and (self.save is not None or self.report is not None) else 0
-            self._gathered[which] = Gathered(bins=self.bins, ignore_index=ignore_index, keep=keep)
-        return self._gathered[which]
+            self.last.save(self.save, meta=self._hooks.meta(epoch=trainer.current_epoch))
 
     def _validated(self, outputs: Any) -> tuple[Tensor, Tensor]:
         """Logits and target of a validation step: what it returned, or what it called the loss with."""

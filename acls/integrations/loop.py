@@ -41,8 +41,8 @@ def epochs(
 
     sets = {"train": train_set, "val": val_set}
     loaders = {name: DataLoader(chosen, batch_size=batch) for name, chosen in sets.items() if chosen is not None}
-    hooks = _Observing(loss, model, forward or through, loaders.get, "val_set=")
-    hooks.attach()
+    hooks = _Observing(loss, "val_set=")
+    hooks.attach(model, forward or through, loaders.get)
     try:
         if start == 0:
             hooks.prepare()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from acls.arrays import two_scores
 from acls.calibrators import make_calibrator
 from acls.errors import InputError
 from acls.integrations import importing
@@ -75,23 +76,15 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         self.classes_, target = np.unique(y, return_inverse=True)
         calibrator = make_calibrator(self.method, **(self.method_params or {}))
-        if self.scores != "estimator":
-            if X.shape[1] != len(self.classes_):
-                raise InputError(
-                    f"expected one column of X per class of y with scores={self.scores!r}, got {X.shape[1]} columns "
-                    f"and {len(self.classes_)} classes"
-                )
-            logits = self._logits(X)
-        elif self.cv == "prefit":
-            check_is_fitted(self.estimator)
-            if not np.array_equal(self.estimator.classes_, self.classes_):
-                raise InputError("expected y to hold the classes that the estimator was fitted to, got others")
-            self.estimator_ = self.estimator
-            logits = self._logits(X)
-        else:
-            logits = self._fit_estimator(X, y, target, sample_weight)
+        logits = None
         if self.scores == "estimator":
-            self._take_features()
+            logits = self._fit_estimator(X, y, target, sample_weight)
+        elif X.shape[1] != len(self.classes_):
+            raise InputError(
+                f"expected one column of X per class of y with scores={self.scores!r}, got {X.shape[1]} columns "
+                f"and {len(self.classes_)} classes"
+            )
+        logits = self._logits(X) if logits is None else logits
         weight = None if sample_weight is None else torch.from_numpy(sample_weight)
         self.calibrator_ = calibrator.fit(logits, torch.from_numpy(target.astype(np.int64)), weight)
         return self
@@ -106,45 +99,47 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
     def predict(self, X: Any) -> Any:
         """Return the most probable class."""
-        chosen = self.predict_proba(X).argmax(1)
-        return self.classes_[chosen]
+        return self.classes_[self.predict_proba(X).argmax(1)]
 
-    def _fit_estimator(self, X: Any, y: Any, target: Any, sample_weight: Any) -> torch.Tensor:
+    def _fit_estimator(self, X: Any, y: Any, target: Any, sample_weight: Any) -> torch.Tensor | None:
+        """Fit the estimator, unless it is fitted, and return its out-of-fold scores as logits if there are any."""
+        if self.cv == "prefit":
+            check_is_fitted(self.estimator)
+            if not np.array_equal(self.estimator.classes_, self.classes_):
+                raise InputError("expected y to hold the classes that the estimator was fitted to, got others")
+            self._take(self.estimator)
+            return None
         estimator = LogisticRegression() if self.estimator is None else self.estimator
         if not is_classifier(estimator):
             raise InputError(f"expected a classifier with predict_proba, got {type(estimator).__name__}")
         if len(self.classes_) < 2:
-            raise ValueError(
-                "this classifier needs samples of at least 2 classes in the data, but the data has one class"
-            )
+            raise ValueError("this classifier needs samples of at least 2 classes, but the data has one class")
         params = {} if sample_weight is None else {"sample_weight": sample_weight}
         if params and not has_fit_parameter(estimator, "sample_weight"):
             warnings.warn(f"{type(estimator).__name__} takes no sample_weight: only the calibrator does", stacklevel=3)
             params = {}
-        self.estimator_ = clone(estimator).fit(X, y, **params)
+        self._take(clone(estimator).fit(X, y, **params))
         fewest = int(np.bincount(target).min())
-        if fewest < 2:
-            # A class that a fold would miss: no out-of-fold scores can be had.
-            return self._logits(X)
-        method = "predict_proba" if hasattr(estimator, "predict_proba") else "decision_function"
+        if fewest < 2:  # a class that a fold would miss: no out-of-fold scores can be had
+            return None
+        method, kind = _method(estimator)
         cv = min(int(self.cv), fewest) if isinstance(self.cv, Integral) else self.cv
-        out_of_fold = cross_val_predict(clone(estimator), X, y, cv=cv, method=method, params=params)
-        return _as_logits(out_of_fold, method == "predict_proba")
+        return _as_logits(cross_val_predict(clone(estimator), X, y, cv=cv, method=method, params=params), kind)
 
-    def _take_features(self) -> None:
-        """Say of the features what the estimator says, and nothing where it does not, as for texts."""
+    def _take(self, estimator: Any) -> None:
+        """Keep a fitted estimator; say of the features what it says, and nothing where it does not, as for texts."""
+        self.estimator_ = estimator
         for name in ("n_features_in_", "feature_names_in_"):
-            if hasattr(self.estimator_, name):
-                setattr(self, name, getattr(self.estimator_, name))
+            if hasattr(estimator, name):
+                setattr(self, name, getattr(estimator, name))
             elif hasattr(self, name):  # from an earlier fit
                 delattr(self, name)
 
     def _logits(self, X: Any) -> torch.Tensor:
         if self.scores != "estimator":
-            return _as_logits(np.asarray(X), self.scores == "probs")
-        if hasattr(self.estimator_, "predict_proba"):
-            return _as_logits(self.estimator_.predict_proba(X), True)
-        return _as_logits(self.estimator_.decision_function(X), False)
+            return _as_logits(X, self.scores)
+        method, kind = _method(self.estimator_)
+        return _as_logits(getattr(self.estimator_, method)(X), kind)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -156,8 +151,13 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         return tags
 
 
-def _as_logits(scores: Any, probabilities: bool) -> torch.Tensor:
+def _method(estimator: Any) -> tuple[str, str]:
+    """The method that gives an estimator's scores, and what they are."""
+    return ("predict_proba", "probs") if hasattr(estimator, "predict_proba") else ("decision_function", "logits")
+
+
+def _as_logits(scores: Any, kind: str) -> torch.Tensor:
     values = torch.from_numpy(np.array(scores, dtype=np.float64))
     if values.ndim == 1:  # the score of the second of two classes
-        values = torch.stack([torch.zeros_like(values), values], dim=1)
-    return to_logits(values, "probs" if probabilities else "logits")
+        values = two_scores(values, "logits")
+    return to_logits(values, "probs" if kind == "probs" else "logits")

@@ -22,6 +22,7 @@ from acls.integrations import importing
 from acls.integrations.gather import Gathered
 from acls.losses import Loss, make_loss
 from acls.metrics.bins import BINS
+from acls.modules import evaluating
 
 with importing("timm", extra="vision"):
     from timm.data.mixup import Mixup
@@ -39,7 +40,10 @@ def criterion(loss: Loss | str, mixup: Mixup | Mapping[str, Any] | None = None) 
         return loss
     if any(part.refuses_soft_targets for part in loss.stack()):
         raise InputError(f"{loss!r} needs to know each sample's class: train without --mixup and --cutmix")
-    smoothing = _smoothing(mixup)
+    if isinstance(mixup, Mapping):
+        smoothing = float(mixup.get("label_smoothing", 0.1))
+    else:
+        smoothing = float(getattr(mixup, "label_smoothing", getattr(mixup, "smoothing", 0.0)))
     if smoothing:
         warnings.warn(
             f"Mixup smooths the labels by {smoothing:g} before {loss!r} sees them: pass --smoothing 0, or "
@@ -60,21 +64,11 @@ def calibration(model: nn.Module, loader: Iterable[tuple[Any, Any]], *, bins: in
     gathered = Gathered(bins=bins)
     weight = next(model.parameters())
     sampler = getattr(loader, "sampler", None)
-    training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         for given, target in loader:
             output = model(given.to(weight) if isinstance(given, Tensor) else given)  # NaFlex: a dict, in its place
             logits = output[0] if isinstance(output, tuple | list) else output
             gathered.add_shared(logits, target.to(logits.device), sampler)
-    finally:
-        model.train(training)
     if isinstance(sampler, SequentialSampler | RandomSampler):  # each process has seen all there is
         return gathered.summary()
     return gathered.all_reduce(weight.device).summary()
-
-
-def _smoothing(mixup: Mixup | Mapping[str, Any]) -> float:
-    if isinstance(mixup, Mapping):
-        return float(mixup.get("label_smoothing", 0.1))
-    return float(getattr(mixup, "label_smoothing", getattr(mixup, "smoothing", 0.0)))

@@ -47,6 +47,8 @@ class _SumMetric(Metric):
     plot_upper_bound = 1.0
     tally: ClassVar[Any]
     """What counts a batch."""
+    measure = "ece"
+    """The property of what was counted that `compute` returns."""
 
     def __init__(
         self,
@@ -110,7 +112,11 @@ class _SumMetric(Metric):
         return self.tally(**{name: getattr(self, name) for name in self._defaults})
 
     def _reliability(self) -> Reliability:
-        raise NotImplementedError
+        found: Reliability = self._counted().reliability()
+        return found
+
+    def compute(self) -> Tensor:
+        return torch.tensor(getattr(self._counted(), self.measure), device=self.device)
 
 
 class CalibrationError(_SumMetric):
@@ -135,23 +141,13 @@ class CalibrationError(_SumMetric):
         if norm not in NORMS:
             raise InputError(f"norm is {norm!r}{suggest(str(norm), NORMS)}")
         super().__init__(num_classes, n_bins, ignore_index, task=task, from_logits=from_logits, **kwargs)
-        self.norm = norm
-
-    def compute(self) -> Tensor:
-        return torch.tensor(getattr(self._counted(), NORMS[self.norm]), device=self.device)
-
-    def _reliability(self) -> Reliability:
-        found: Reliability = self._counted().reliability()
-        return found
+        self.norm, self.measure = norm, NORMS[norm]
 
 
 class ClasswiseCalibrationError(_SumMetric):
     """Classwise ECE, also SCE: the mean over classes of each class's calibration error."""
 
     tally = ClasswiseBins
-
-    def compute(self) -> Tensor:
-        return torch.tensor(self._counted().ece, device=self.device)
 
     def _reliability(self) -> Reliability:
         """All classes' probabilities in one diagram, with the frequency of the class for accuracy."""

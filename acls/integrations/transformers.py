@@ -28,10 +28,11 @@ from torch.utils.data import DataLoader
 
 from acls.errors import InputError
 from acls.integrations import importing
-from acls.integrations.gather import KEEP, Gathered, check_file
+from acls.integrations.gather import KEEP, Gathered
 from acls.integrations.hooks import LossHooks
 from acls.losses import Loss
 from acls.metrics.bins import BINS
+from acls.predictions.writers import check_suffix
 from acls.shapes import IGNORE_INDEX
 from acls.storage import load_tensors, save_tensors
 
@@ -52,26 +53,30 @@ class Layout:
 
     def __call__(self, outputs: Any, labels: Any) -> tuple[Tensor, Tensor]:
         """Logits with the classes on axis 1, and the target."""
-        logits, target = _logits(outputs), torch.as_tensor(labels)
+        if isinstance(outputs, dict):  # as every ModelOutput is
+            outputs = outputs["logits"]
+        elif isinstance(outputs, tuple | list):
+            outputs = outputs[0]
+        logits, target = torch.as_tensor(outputs), torch.as_tensor(labels)
         if self.answers is not None:
-            return self._answered(logits, target)
+            return _answered(logits, target, self.answers.to(target.device))
         if logits.ndim == 3 and target.shape == logits.shape[:2]:
             return logits.movedim(-1, 1), target
         if logits.ndim == 2 and logits.shape[1] == 1:
             raise InputError("the model has one output, a regression's: set num_labels to the number of classes")
         return logits, target
 
-    def _answered(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        assert self.answers is not None
-        if logits.ndim != 3 or labels.shape != logits.shape[:2]:
-            raise InputError(
-                f"expected logits (B, T, tokens) and labels (B, T) of a language model with answers=, got "
-                f"{tuple(logits.shape)} and {tuple(labels.shape)}"
-            )
-        tokens = self.answers.to(labels.device)
-        hit = labels[:, 1:, None] == tokens
-        at = hit.any(-1)
-        return logits[:, :-1][at][:, tokens], hit[at].long().argmax(-1)
+
+def _answered(logits: Tensor, labels: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """The logits of some tokens where the label, shifted by one, is one of them."""
+    if logits.ndim != 3 or labels.shape != logits.shape[:2]:
+        raise InputError(
+            f"expected logits (B, T, tokens) and labels (B, T) of a language model with answers=, got "
+            f"{tuple(logits.shape)} and {tuple(labels.shape)}"
+        )
+    hit = labels[:, 1:, None] == tokens
+    at = hit.any(-1)
+    return logits[:, :-1][at][:, tokens], hit[at].long().argmax(-1)
 
 
 class LossFunction:
@@ -159,17 +164,25 @@ class CalibrationCallback(TrainerCallback):
                 "which predictions? Pass the metrics too, as in metrics = compute_metrics(); "
                 "Trainer(..., compute_metrics=metrics, callbacks=[CalibrationCallback(metrics=metrics, save=...)])"
             )
-        check_file(save)
+        if save is not None:
+            check_suffix(save)
         self.metrics, self.val_dataset, self.save, self.report = metrics, val_dataset, save, report
         if metrics is not None and (save is not None or report is not None) and not metrics.keep:
             metrics.keep = KEEP
         self._loss = loss
-        self._hooks: LossHooks | None = None
+        self._hooks = LossHooks(None if loss is None else loss.loss, "CalibrationCallback(val_dataset=...)")
 
     def on_init_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         """See to it that ``index`` reaches the loss and not the model."""
-        if self._loss is not None and model is not None:
-            model.register_forward_pre_hook(self._note_index, with_kwargs=True)
+        function = self._loss
+        if function is None or model is None:
+            return
+
+        def note(_model: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+            function.index = kwargs.pop("index", None)
+            return args, kwargs
+
+        model.register_forward_pre_hook(note, with_kwargs=True)
 
     def on_train_begin(
         self, args: Any, state: Any, control: Any, model: Any = None, train_dataloader: Any = None, **_: Any
@@ -191,76 +204,46 @@ class CalibrationCallback(TrainerCallback):
             batch, collate = args.per_device_eval_batch_size, train_dataloader.collate_fn
             return None if dataset is None else DataLoader(dataset, batch_size=batch, collate_fn=collate)
 
-        self._hooks = LossHooks(loss, model, through, loaders, "CalibrationCallback(val_dataset=...)")
-        self._hooks.attach()
-        if state.global_step > 0:
-            self._recall(Path(args.output_dir) / f"checkpoint-{state.global_step}")
+        self._hooks.attach(model, through, loaders)
+        memory = _memory(args, state)
+        if memory.is_file():  # the training goes on where it was interrupted
+            loss.load_state_dict(load_tensors(memory)[0])
+        elif state.global_step > 0 and loss.needs_index:
+            warnings.warn(f"{memory.parent} holds no {MEMORY}: {loss!r} remembers nothing yet", stacklevel=2)
         self._hooks.prepare()
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self._hooks is not None:
-            self._hooks.start_epoch(*_epoch(state, done=round(state.epoch or 0)))
-
-    def on_substep_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.on_step_end(args, state, control)
+        self._hooks.start_epoch(*_epoch(state, done=round(state.epoch or 0)))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self._hooks is not None:
-            self._hooks.observe()
+        self._hooks.observe()
+
+    on_substep_end = on_step_end
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self._hooks is not None:
-            self._hooks.end_epoch(*_epoch(state, done=round(state.epoch or 1) - 1))
+        self._hooks.end_epoch(*_epoch(state, done=round(state.epoch or 1) - 1))
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._loss is not None and state.is_world_process_zero and self._loss.loss.state_dict():
-            folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            save_tensors(folder / MEMORY, self._loss.loss.state_dict(), {"loss": repr(self._loss.loss)})
+            save_tensors(_memory(args, state), self._loss.loss.state_dict(), {"loss": repr(self._loss.loss)})
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self._hooks is not None:
-            self._hooks.take()
-        gathered = None if self.metrics is None else self.metrics.last
-        if gathered is not None and state.is_world_process_zero:
-            gathered.save(self.save, meta=self._meta(state))
+        self._hooks.take()
+        if self.metrics is not None and self.metrics.last is not None and state.is_world_process_zero:
+            self.metrics.last.save(self.save, meta=self._hooks.meta(step=state.global_step))
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self._hooks is not None:
-            self._hooks.detach()
-        gathered = None if self.metrics is None else self.metrics.last
-        if gathered is not None and state.is_world_process_zero:
-            gathered.report(self.report, meta=self._meta(state))
+        self._hooks.detach()
+        if self.metrics is not None and self.metrics.last is not None and state.is_world_process_zero:
+            self.metrics.last.report(self.report, meta=self._hooks.meta(step=state.global_step))
 
-    def _recall(self, checkpoint: Path) -> None:
-        """Load what the loss remembered when the training that goes on was interrupted."""
-        assert self._loss is not None
-        if (checkpoint / MEMORY).is_file():
-            self._loss.loss.load_state_dict(load_tensors(checkpoint / MEMORY)[0])
-        elif self._loss.loss.needs_index:
-            warnings.warn(f"{checkpoint} holds no {MEMORY}: {self._loss.loss!r} remembers nothing yet", stacklevel=2)
 
-    def _meta(self, state: Any) -> dict[str, str]:
-        loss = {} if self._loss is None else {"loss": repr(self._loss.loss)}
-        return {**loss, "step": str(state.global_step), "part": "val"}
-
-    def _note_index(
-        self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        assert self._loss is not None
-        self._loss.index = kwargs.pop("index", None)
-        return args, kwargs
+def _memory(args: Any, state: Any) -> Path:
+    """Where the checkpoint of this step keeps what the loss remembers."""
+    return Path(args.output_dir) / f"checkpoint-{state.global_step}" / MEMORY
 
 
 def _epoch(state: Any, *, done: int) -> tuple[int, int]:
     """The number of the epoch, and how many there are."""
     total = max(1, round(state.num_train_epochs))
     return min(done, total - 1), total
-
-
-def _logits(outputs: Any) -> Tensor:
-    """The logits among what a model returned, or of what the Trainer gathered of it."""
-    if isinstance(outputs, dict):  # as every ModelOutput is
-        outputs = outputs["logits"]
-    elif isinstance(outputs, tuple | list):
-        outputs = outputs[0]
-    return torch.as_tensor(outputs)

@@ -41,9 +41,11 @@ def save_batches(path: str | os.PathLike[str], batches: Iterable[Predictions]) -
 
 
 def check_suffix(path: str | os.PathLike[str]) -> None:
-    """Raise where no format has the file's ending."""
+    """Raise where no format has the file's ending, or what writes it is not installed."""
     if Path(path).suffix not in _WRITERS:
         raise InputError(f"cannot write {path}: name a file that ends in {', '.join(_WRITERS)}")
+    if Path(path).suffix == ".parquet":
+        require("pyarrow", extra="io")
 
 
 def _write_npz(path: Path, batches: Iterable[Predictions]) -> None:

@@ -5,11 +5,12 @@ One pass, in bounded memory. Nothing is corrected: the reader of a finding decid
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +23,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from acls.arrays import SUM_TOLERANCE
 from acls.errors import InputError
-from acls.hashing import STEP, mix64
+from acls.hashing import codes
 from acls.predictions import Predictions
 from acls.predictions.core import widened
 from acls.shapes import IGNORE_INDEX
@@ -49,64 +50,21 @@ def _finding(name: str, **values: Any) -> Finding:
     return Finding(level, name, _SENTENCES[level][name].format(**values))
 
 
-@dataclass(frozen=True)
-class Diagnosis:
-    """What was examined, and what was found, the serious things first."""
-
-    n: int
-    n_classes: int | None
-    kind: str
-    accuracy: float
-    confidence: float
-    findings: list[Finding]
-    fingerprint: Fingerprint
-
-    @property
-    def healthy(self) -> bool:
-        """Whether nothing serious was found."""
-        return all(finding.level != "serious" for finding in self.findings)
-
-    def __str__(self) -> str:
-        classes = f" of {self.n_classes} classes" if self.n_classes else ""
-        sure = f", mean confidence {self.confidence:.2%}" if self.confidence <= 1 else ""
-        kind = "confidences" if self.kind == "triples" else self.kind
-        return f"{self.n} rows, {kind}{classes}; accuracy {self.accuracy:.2%}{sure}"
-
-    def as_json(self) -> dict[str, Any]:
-        """What `acls doctor --json` prints of it, as plain values."""
-        plain = {name: getattr(self, name) for name in ("n", "kind", "accuracy", "confidence")}
-        findings = [{"level": finding.level, "sentence": finding.sentence} for finding in self.findings]
-        return {**plain, "classes": self.n_classes, "findings": findings}
-
-    def against(self, test: Diagnosis, name: str) -> Diagnosis:
-        """The same with what looks wrong if this set is meant for calibrating and the other, ``name``, for testing."""
-        shared = self.fingerprint.share_in(test.fingerprint)
-        findings = list(self.findings)
-        if shared > 0.99:
-            whole = "the same predictions" if self.n == test.n else "wholly contained"
-            findings.append(_finding("same-set", share=shared, other=name, whole=whole))
-        elif shared > 0.001:
-            findings.append(_finding("overlap", share=shared, other=name))
-        elif self.n == test.n and self.fingerprint.same_labels(test.fingerprint):
-            findings.append(_finding("same-labels", other=name))
-        return replace(self, findings=findings)
+def _first(wrong: Mapping[str, object], **values: Any) -> list[Finding]:
+    """The finding of the first name that is true, if any is: it is the reason of the others."""
+    return [_finding(name, **values) for name, true in wrong.items() if true][:1]
 
 
 def examine(batches: Iterable[Predictions], *, ignore_index: int = IGNORE_INDEX) -> Diagnosis:
     """Examine predictions, unchecked ones (``open_batches(..., check=False)``), in one pass."""
-    seen = _Seen(ignore_index)
-    findings: list[Finding] = []
+    seen = Diagnosis(ignore_index)
     try:
         for batch in batches:
             seen.add(batch)
     except InputError as error:  # what the reader itself cannot make sense of
-        findings.append(_finding("unreadable", error=error))
-    if seen.n:
-        findings += seen.findings()
-    elif not findings:
-        findings.append(_finding("empty"))
-    findings.sort(key=lambda finding: finding.level != "serious")
-    return Diagnosis(seen.n, seen.k, seen.kind, seen.accuracy, seen.confidence, findings, seen.fingerprint)
+        seen.error = error
+    seen.conclude()
+    return seen
 
 
 class Fingerprint:
@@ -132,7 +90,7 @@ class Fingerprint:
         if plain.size:
             self.sorted_labels &= bool((np.diff(plain) >= 0).all()) and int(plain[0]) >= self._last
             self._last = int(plain[-1])
-        hashes = _hash_rows(rows[distinctive], labels[distinctive])
+        hashes = codes(rows[distinctive].float(), labels[distinctive]).numpy().view(np.uint64)
         self.hashes = np.concatenate([self.hashes, self._sampled(hashes)])
         while len(self.hashes) > self.LIMIT:
             self.bits += 1
@@ -157,21 +115,13 @@ class Fingerprint:
         return hashes[hashes >> np.uint64(64 - bits) == 0] if bits else hashes
 
 
-def _hash_rows(rows: Tensor, labels: Tensor) -> NDArray[np.uint64]:
-    """A 64-bit hash of each row with its label: a random linear form of their bits, mixed."""
-    bits = torch.cat([labels[:, None], rows.float().contiguous().view(torch.int32).long()], 1)
-    weights = mix64(torch.arange(1, bits.shape[1] + 1) * STEP) | 1
-    hashes: NDArray[np.uint64] = mix64((bits * weights).sum(1)).numpy().view(np.uint64)
-    return hashes
-
-
-class _Seen:
-    """Counts and sums over all rows seen so far."""
+class Diagnosis:
+    """What was examined, counts and sums over all rows, and what was found, the serious things first."""
 
     def __init__(self, ignore_index: int) -> None:
         self.ignore_index = ignore_index
         self.kind, self.stated = "", True
-        self.k: int | None = None
+        self.n_classes: int | None = None
         self.n = self.ignored = self.usable = self.right = self.broken = 0
         self.first_broken = -1
         self.sure = 0.0
@@ -186,6 +136,39 @@ class _Seen:
         """Labels outside 0..K-1, the ignored one apart, and how many rows have each."""
         self.off_by_one = {-1: 0, 1: 0}
         self.fingerprint = Fingerprint()
+        self.findings: list[Finding] = []
+        self.error: InputError | None = None
+        """Why the rest could not be read."""
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing serious was found."""
+        return all(finding.level != "serious" for finding in self.findings)
+
+    def __str__(self) -> str:
+        classes = f" of {self.n_classes} classes" if self.n_classes else ""
+        sure = f", mean confidence {self.confidence:.2%}" if self.confidence <= 1 else ""
+        kind = "confidences" if self.kind == "triples" else self.kind
+        return f"{self.n} rows, {kind}{classes}; accuracy {self.accuracy:.2%}{sure}"
+
+    def as_json(self) -> dict[str, Any]:
+        """What `acls doctor --json` prints of it, as plain values."""
+        plain = {name: getattr(self, name) for name in ("n", "kind", "accuracy", "confidence")}
+        findings = [{"level": finding.level, "sentence": finding.sentence} for finding in self.findings]
+        return {**plain, "classes": self.n_classes, "findings": findings}
+
+    def against(self, test: Diagnosis, name: str) -> Diagnosis:
+        """The same with what looks wrong if this set is meant for calibrating and the other, ``name``, for testing."""
+        shared = self.fingerprint.share_in(test.fingerprint)
+        wrong = {
+            "same-set": shared > 0.99,
+            "overlap": shared > 0.001,
+            "same-labels": self.n == test.n and self.fingerprint.same_labels(test.fingerprint),
+        }
+        whole = "the same predictions" if self.n == test.n else "wholly contained"
+        both = copy.copy(self)
+        both.findings = [*self.findings, *_first(wrong, share=shared, other=name, whole=whole)]
+        return both
 
     @property
     def accuracy(self) -> float:
@@ -197,7 +180,7 @@ class _Seen:
 
     def add(self, batch: Predictions) -> None:
         """Count one slice."""
-        self.kind, self.k = batch.kind, batch.n_classes
+        self.kind, self.n_classes = batch.kind, batch.n_classes
         self.stated &= batch.stated
         kept = batch.labelled(self.ignore_index)
         self.ignored += len(batch) - len(kept)
@@ -223,22 +206,19 @@ class _Seen:
         self.right += int((predicted == kept.labels).sum())
         for shift in self.off_by_one:
             self.off_by_one[shift] += int((predicted == kept.labels + shift).sum())
-        stranger = (kept.labels < 0) | (kept.labels >= (self.k or 1 << 20))
+        stranger = (kept.labels < 0) | (kept.labels >= (self.n_classes or 1 << 20))
         for value, count in zip(*np.unique(kept.labels[stranger].numpy(), return_counts=True), strict=True):
             if int(value) in self.strangers or len(self.strangers) < 100:
                 self.strangers[int(value)] += int(count)
-        self.labels = added(self.labels, torch.bincount(kept.labels[~stranger], minlength=self.k or 0))
-        self.predicted = added(self.predicted, torch.bincount(predicted.clamp(min=0), minlength=self.k or 0))
+        self.labels = added(self.labels, torch.bincount(kept.labels[~stranger], minlength=self.n_classes or 0))
+        self.predicted = added(self.predicted, torch.bincount(predicted.clamp(min=0), minlength=self.n_classes or 0))
         if kept.scores is not None:
             # Saturated rows are equal without being the same sample, so they tell nothing.
             self.fingerprint.add(kept.scores, kept.labels, confidence < 1 - 1e-6)
 
-    def share(self, mark: str) -> float:
-        return self.counts[mark] / max(1, self.usable)
-
-    def findings(self) -> list[Finding]:
-        """What the counts say, worst first within each topic."""
-        found: list[Finding] = []
+    def conclude(self) -> None:
+        """Add what the counts say, topic by topic."""
+        found = self.findings
         if self.broken:
             found.append(_finding("nan", rows=_rows(self.broken, self.n), first=self.first_broken))
         if self.ignored:
@@ -250,107 +230,91 @@ class _Seen:
             repeated = self.fingerprint.duplicates()
             if repeated > 0.01 and not {"rounded", "constant"} & {finding.name for finding in found}:
                 found.append(_finding("duplicates", share=repeated))
+        if self.error is not None:
+            found.insert(0, _finding("unreadable", error=self.error))
+        elif not self.n:
+            found.append(_finding("empty"))
+        found.sort(key=lambda finding: finding.level != "serious")
+
+    def _about_the_kind(self) -> list[Finding]:
+        low, high, sums, counts, n = self.values.low, self.values.high, self.sums, self.counts, self.usable
+        nearly_all = {mark for mark, count in counts.items() if count > _NEARLY_ALL * n}
+        outside = counts["within-unit"] < _NEARLY_ALL * n
+        unequal = n - counts["adds-up"]
+        wrong: dict[str, dict[str, object]] = {
+            "triples": {"confidence": low < 0 or high > 1},
+            "logits": {
+                "probs-as-logits": "distribution" in nearly_all,
+                "prob-as-logit": self.n_classes == 2 and "zero-and-fraction" in nearly_all and high > 0.6,
+                "log-probs-as-logits": "log-distribution" in nearly_all,
+            },
+            "probs": {
+                "log-probs-as-probs": outside and "log-distribution" in nearly_all,
+                "percent": outside and low >= 0 and abs(sums.mean - 100) < 1,
+                "logits-as-probs": outside,
+                "class-axis": unequal > (1 - _NEARLY_ALL) * n and ((self.columns.total - 1).abs() < 0.05).all(),
+                "sums": unequal,
+                "rounded": max(1 - sums.low, sums.high - 1) > 0.002,
+                "zero": counts["true-class-zero"],
+            },
+            "log_probs": {
+                "probs-as-log-probs": "distribution" in nearly_all,
+                "logits-as-log-probs": "log-distribution" not in nearly_all,
+            },
+        }
+        what = "percent: divide it by 100" if low >= 0 and 1 < high <= 100 else "no probability"
+        rows = {"unequal": unequal, "zeros": counts["true-class-zero"], "unlike": n - counts["log-distribution"]}
+        told = {name: _rows(count, n) for name, count in rows.items()}
+        found = _first(wrong[self.kind], seen=self, what=what, **told)
+        flat = "softmax-of-distribution" in nearly_all and self.accuracy >= self.confidence + 0.05
+        if self.n_classes and flat and all(finding.level == "note" for finding in found):
+            found.append(_finding("double-softmax", seen=self, most=np.e / (np.e + self.n_classes - 1)))
         return found
 
-    def _about_the_kind(self) -> Iterator[Finding]:
-        about = {
-            "logits": self._about_logits,
-            "probs": self._about_probs,
-            "log_probs": self._about_log_probs,
-            "triples": self._about_confidence,
-        }
-        found = list(about[self.kind]())[:1]  # the first is the reason of the others
-        yield from found
-        if self.k is None or any(finding.level == "serious" for finding in found):
-            return
-        if self.share("softmax-of-distribution") > _NEARLY_ALL and self.accuracy >= self.confidence + 0.05:
-            most = np.e / (np.e + self.k - 1)
-            yield _finding("double-softmax", most=most, k=self.k, accuracy=self.accuracy)
-
-    def _about_confidence(self) -> Iterator[Finding]:
-        low, high = self.values.low, self.values.high
-        if low < 0 or high > 1:
-            what = "percent: divide it by 100" if low >= 0 and 1 < high <= 100 else "no probability"
-            yield _finding("confidence", low=low, high=high, what=what)
-
-    def _about_logits(self) -> Iterator[Finding]:
-        if self.share("distribution") > _NEARLY_ALL:
-            yield _finding("probs-as-logits")
-        if self.k == 2 and self.share("zero-and-fraction") > _NEARLY_ALL and self.values.high > 0.6:
-            yield _finding("prob-as-logit")
-        if self.share("log-distribution") > _NEARLY_ALL:
-            yield _finding("log-probs-as-logits")
-
-    def _about_probs(self) -> Iterator[Finding]:
-        wrong, sums, values = 1 - self.share("adds-up"), self.sums, self.values
-        if self.share("within-unit") < _NEARLY_ALL:
-            percent = values.low >= 0 and abs(sums.mean - 100) < 1
-            logs = self.share("log-distribution") > _NEARLY_ALL
-            name = "log-probs-as-probs" if logs else "percent" if percent else "logits-as-probs"
-            yield _finding(name, low=values.low, high=values.high)
-        if wrong > 1 - _NEARLY_ALL and bool(((self.columns.total - 1).abs() < 0.05).all()):
-            yield _finding("class-axis", mean=sums.mean)
-        if wrong > 0:
-            rows = _rows(round(wrong * self.usable), self.usable)
-            yield _finding("sums", rows=rows, low=sums.low, high=sums.high, mean=sums.mean)
-        if max(1 - sums.low, sums.high - 1) > 0.002:
-            yield _finding("rounded", low=sums.low, high=sums.high)
-        if self.counts["true-class-zero"]:
-            yield _finding("zero", rows=_rows(self.counts["true-class-zero"], self.usable))
-
-    def _about_log_probs(self) -> Iterator[Finding]:
-        if self.share("distribution") > _NEARLY_ALL:
-            yield _finding("probs-as-log-probs")
-        elif self.share("log-distribution") <= _NEARLY_ALL:
-            rows = _rows(self.usable - self.counts["log-distribution"], self.usable)
-            yield _finding("logits-as-log-probs", rows=rows)
-
-    def _about_constants(self) -> Iterator[Finding]:
-        if self.k is None or self.usable == 1:
-            return
+    def _about_constants(self) -> list[Finding]:
+        if self.n_classes is None or self.usable == 1:
+            return []
         constant = (self.columns.low == self.columns.high).nonzero().flatten().tolist()
-        if len(constant) == self.k:
-            yield _finding("constant")
-        elif constant and self.k > 2:  # of two classes the reader may have made one up, from a file with one column
-            yield _finding("constant-class", classes=_classes(constant, self.k))
+        # Of two classes the reader may have made one up, from a file with one column.
+        wrong = {"constant": len(constant) == self.n_classes, "constant-class": constant and self.n_classes > 2}
+        return _first(wrong, classes=_classes(constant, self.n_classes))
 
-    def _about_labels(self) -> Iterator[Finding]:
-        present = int((self.labels > 0).sum())
-        if self.strangers:
-            yield self._about_strangers()
-        elif present == 1 and self.usable > 1 and self.stated:
-            yield _finding("one-answer", answer="right" if self.right else "wrong")
-        elif present == 1 and self.usable > 1:
-            yield _finding("one-label", label=int(self.labels.argmax()))
-        elif self.k is not None and present < self.k and self.usable >= 20 * self.k:
-            missing = (self.labels == 0).nonzero().flatten().tolist()
-            yield _finding("missing-class", classes=_classes(missing, self.k))
+    def _about_labels(self) -> list[Finding]:
+        k, strangers, present = self.n_classes or 0, sorted(self.strangers), int((self.labels > 0).sum())
+        alike = present == 1 and self.usable > 1
+        wrong = {
+            "labels-from-1": strangers == [k] and self.labels.numel() and int(self.labels[0]) == 0,
+            "ignore-label": len(strangers) == 1,
+            "labels": strangers,
+            "one-answer": alike and self.stated,
+            "one-label": alike,
+            "missing-class": present < k and self.usable >= 20 * k,
+        }
+        told = {
+            "rows": _rows(self.strangers.total(), self.usable),
+            "label": strangers[0] if strangers else self.labels.argmax(),
+            "some": _some(strangers, 5),
+            "answer": "right" if self.right else "wrong",
+            "classes": _classes((self.labels == 0).nonzero().flatten().tolist(), k),
+        }
+        return _first(wrong, seen=self, top=k - 1, **told)
 
-    def _about_strangers(self) -> Finding:
-        rows, top = _rows(self.strangers.total(), self.usable), (self.k or 0) - 1
-        if set(self.strangers) == {top + 1} and self.labels.numel() and int(self.labels[0]) == 0:
-            return _finding("labels-from-1", k=top + 1)
-        if len(self.strangers) == 1:
-            return _finding("ignore-label", rows=rows, top=top, label=next(iter(self.strangers)))
-        some = ", ".join(map(str, sorted(self.strangers)[:5])) + (", ..." if len(self.strangers) > 5 else "")
-        return _finding("labels", rows=rows, top=top, some=some)
-
-    def _about_agreement(self) -> Iterator[Finding]:
+    def _about_agreement(self) -> list[Finding]:
         """Labels and predictions that are each fine but do not belong together."""
-        accuracy, confidence = self.accuracy, self.confidence
+        n, k, accuracy = self.usable, self.n_classes or 0, self.accuracy
         labels, predicted = pad_sequence([self.labels.double(), self.predicted.double()], batch_first=True)
         chance = float((labels / labels.sum()) @ (predicted / predicted.sum()))
-        noise = 3 * (chance * (1 - chance) / self.usable) ** 0.5 + 0.01
+        noise = 3 * (chance * (1 - chance) / n) ** 0.5 + 0.01
         never = ((predicted == 0) & (labels > 0)).nonzero().flatten().tolist()
         shift, count = max(self.off_by_one.items(), key=itemgetter(1))
-        if count / self.usable > accuracy + 0.3 and self.k != 2:
-            yield _finding("shifted-labels", shift=shift, share=count / self.usable, accuracy=accuracy)
-        elif int((predicted > 0).sum()) == 1 and self.usable >= 20:
-            yield _finding("one-prediction", label=int(predicted.argmax()))
-        elif self.usable >= 100 and accuracy < chance + noise and confidence > chance + 0.3:
-            yield _finding("shuffled-labels", accuracy=accuracy, chance=chance, confidence=confidence)
-        elif self.k is not None and self.usable >= 20 * self.k and never:
-            yield _finding("never-predicted", classes=_classes(never, self.k))
+        wrong = {
+            "shifted-labels": count / n > accuracy + 0.3 and k != 2,
+            "one-prediction": int((predicted > 0).sum()) == 1 and n >= 20,
+            "shuffled-labels": n >= 100 and accuracy < chance + noise and self.confidence > chance + 0.3,
+            "never-predicted": k and n >= 20 * k and never,
+        }
+        told = {"shift": shift, "share": count / n, "label": predicted.argmax(), "classes": _classes(never, k)}
+        return _first(wrong, seen=self, chance=chance, **told)
 
 
 class _Range:
@@ -400,5 +364,9 @@ def _rows(count: int, n: int) -> str:
 
 
 def _classes(some: list[int], k: int) -> str:
-    shown = ", ".join(map(str, some[:8])) + (", ..." if len(some) > 8 else "")
+    shown = _some(some, 8)
     return f"class {shown} has" if len(some) == 1 else f"{len(some)} of {k} classes ({shown}) have"
+
+
+def _some(numbers: list[int], most: int) -> str:
+    return ", ".join(map(str, numbers[:most])) + ", ..." * (len(numbers) > most)

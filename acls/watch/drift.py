@@ -50,7 +50,10 @@ class Profile:
             p = p[known]
             self.labelled += len(p)
             self.hits += int(p.correct().sum())
-            self._confuse(p)
+            predicted, labels = (part.clamp(max=MOST_CLASSES - 1) for part in (p.top()[1], p.labels))
+            size = max(int(predicted.max()) + 1, int(labels.max()) + 1, min(p.n_classes or 0, MOST_CLASSES))
+            counts = torch.bincount(predicted * size + labels, minlength=size * size).view(size, size)
+            self.confusion = added(self.confusion, counts.double())
         if len(p) == 0:
             return
         sure, predicted = p.top()
@@ -60,12 +63,6 @@ class Profile:
         self.n += len(p)
         if p.image is not None:
             self.images.update(p.image.unique().tolist())  # type: ignore[no-untyped-call]
-
-    def _confuse(self, p: Predictions) -> None:
-        predicted, labels = (part.clamp(max=MOST_CLASSES - 1) for part in (p.top()[1], p.labels))
-        size = max(int(predicted.max()) + 1, int(labels.max()) + 1, min(p.n_classes or 0, MOST_CLASSES))
-        counts = torch.bincount(predicted * size + labels, minlength=size * size).view(size, size)
-        self.confusion = added(self.confusion, counts.double())
 
     @property
     def independent(self) -> int:
@@ -152,8 +149,7 @@ class Drift:
         old, new = (torch.tensor(part, dtype=torch.float64) for part in (self.shares_calibration, self.shares_new))
         ratio = torch.where(old > 0, new.clamp(min=0.5 / self.n_new) / old.clamp(min=1e-300), 1.0)
         result = Vector()
-        result.register_buffer("weight", torch.ones(len(old)))
-        result.register_buffer("bias", ratio.log().float())
+        result._learn(torch.zeros(()), weight=torch.ones(len(old)), bias=ratio.log())
         return result
 
     @property
@@ -237,11 +233,8 @@ def compare(calibration: Profile, new: Profile, limits: Limits = Limits()) -> Dr
         "psi": _stability(before[0], after[0], sizes),
     }
     accuracy = calibration.hits / calibration.labelled
-    old = shares = torch.zeros(0)
-    noise = 0.0
-    if not (calibration.stated and new.stated):
-        checks, old, shares, noise = _class_shares(calibration, new, sizes)
-        found |= checks
+    checks, old, shares, noise = _class_shares(calibration, new, sizes)
+    found |= checks
     if new.labelled:
         found["accuracy"] = _same_accuracy(accuracy, new.hits / new.labelled, sizes)
     corrected = holm([p for _, p in found.values()])
@@ -357,6 +350,8 @@ def _class_shares(
     known: Profile, new: Profile, sizes: Sequence[int]
 ) -> tuple[dict[str, tuple[float, float]], Tensor, Tensor, float]:
     """The checks of the classes, the old and new shares of them, and the shift of these by chance alone."""
+    if known.stated and new.stated:
+        return {}, torch.zeros(0), torch.zeros(0), 0.0
     width = max(len(known.confusion), len(new.confusion), len(new.classes))
     nothing = torch.zeros(width, width, dtype=torch.float64)
     confusion = added(nothing, known.confusion)

@@ -13,13 +13,13 @@ from acls.calibrators import Temperature
 from acls.data import DataOptions
 from acls.data.augment import Normalise
 from acls.data.corruptions import CORRUPTIONS, SEVERITIES, Corrupt, Corrupted, Corruption
-from acls.data.dataset import Data, Part, SampleBatch
+from acls.data.dataset import Part, SampleBatch
 from acls.data.keyed_random import generator
 from acls.errors import InputError
 from acls.metrics import Suite
 from acls.metrics.significance import noise_floor
 from acls.models import CATALOGUE, ModelOptions
-from acls.recipes import Recipe, find
+from acls.recipes import find
 from acls.shapes import IGNORE_INDEX
 from acls.train.evaluate import Sample, open_weights
 from acls.train.session import Session
@@ -100,8 +100,28 @@ def sweep(
     went through ``corrupt(images, index)``; that is None for the images as they are.
     """
     for one in (None, *corruptions):
-        name, severity = (one.name, one.severity) if one else (CLEAN, 0)
-        yield _measure(name, severity, outputs(one), temperature, samples, void)
+        suites: list[Suite] = []
+        sample = Sample(samples)
+        for logits, target, index in outputs(one):
+            both = [Suite.of(z, target, ignore_index=void) for z in (logits, logits / temperature)]
+            suites = [old + new for old, new in zip(suites, both, strict=True)] if suites else both
+            sample.add(logits, target, index)
+        if not suites or suites[0].n == 0:
+            raise InputError("the test part has no labelled sample")
+        (plain, floor), (scaled, scaled_floor) = (
+            (suite.summary(), noise_floor(suite, replicates=_REPLICATES)["ece"]) for suite in suites
+        )
+        yield Condition(
+            corruption=one.name if one else CLEAN,
+            severity=one.severity if one else 0,
+            n=suites[0].confidences.rows,
+            **{name: plain[name] for name in ("accuracy", "nll", "ece")},
+            ece_floor=floor.mean,
+            **{f"scaled_{name}": scaled[name] for name in ("nll", "ece")},
+            scaled_floor=scaled_floor.mean,
+            scaled_ceiling=scaled_floor.high,
+            fitting_temperature=_temperature(sample, void),
+        )
 
 
 def of_model(
@@ -122,14 +142,19 @@ def of_model(
     chosen = [Corruption(name, level, seed) for name in corruptions for level in severities]  # raises before any work
     with torch.random.fork_rng():
         session = open_network(path, data=data, model=model)
-        test, normalise = _some(session.data.test, limit, seed), _normalise_of(session.recipe, session.data)
+        test, settings = session.data.test, session.recipe.data
+        if test[0][0].ndim != 3:
+            raise InputError(f"corruptions are for images, but {settings.name} has none")
+        if limit is not None and limit < len(test):
+            drawn = torch.randperm(len(test), generator=generator(seed))[:limit].sort().values
+            test = Part(test.source, test.chosen[drawn])
         validation = Sample(len(session.data.val))
         for batch in session.outputs(session.data.val, passes=session.recipe.passes):
             validation.add(*batch)
         temperature = _temperature(validation, session.data.void)
 
         def outputs(corrupt: Corrupt | None) -> Iterator[SampleBatch]:
-            source = test.source if corrupt is None else Corrupted(test.source, corrupt, normalise)
+            source = test.source if corrupt is None else Corrupted(test.source, corrupt, Normalise(settings.normalise))
             return session.outputs(Part(source, test.chosen), passes=session.recipe.passes)
 
         conditions = []
@@ -157,48 +182,5 @@ def open_network(path: str | Path, *, data: DataOptions | None, model: ModelOpti
     return open_weights(place, data)[0]
 
 
-def _measure(
-    name: str, severity: int, batches: Iterable[SampleBatch], temperature: float, samples: int, void: int
-) -> Condition:
-    suites: list[Suite] = []
-    sample = Sample(samples)
-    for logits, target, index in batches:
-        both = [Suite.of(z, target, ignore_index=void) for z in (logits, logits / temperature)]
-        suites = [one + other for one, other in zip(suites, both, strict=True)] if suites else both
-        sample.add(logits, target, index)
-    if not suites or suites[0].n == 0:
-        raise InputError("the test part has no labelled sample")
-    (plain, floor), (scaled, scaled_floor) = (
-        (suite.summary(), noise_floor(suite, replicates=_REPLICATES)["ece"]) for suite in suites
-    )
-    return Condition(
-        corruption=name,
-        severity=severity,
-        n=suites[0].confidences.rows,
-        accuracy=plain["accuracy"],
-        nll=plain["nll"],
-        ece=plain["ece"],
-        ece_floor=floor.mean,
-        scaled_ece=scaled["ece"],
-        scaled_floor=scaled_floor.mean,
-        scaled_ceiling=scaled_floor.high,
-        scaled_nll=scaled["nll"],
-        fitting_temperature=_temperature(sample, void),
-    )
-
-
 def _temperature(sample: Sample, void: int) -> float:
     return float(Temperature().fit(*sample.rows(void)).temperature)
-
-
-def _some(part: Part, limit: int | None, seed: int) -> Part:
-    if limit is None or limit >= len(part):
-        return part
-    drawn = torch.randperm(len(part), generator=generator(seed))[:limit].sort().values
-    return Part(part.source, part.chosen[drawn])
-
-
-def _normalise_of(recipe: Recipe, data: Data) -> Normalise:
-    if data.test[0][0].ndim != 3:
-        raise InputError(f"corruptions are for images, but {recipe.data.name} has none")
-    return Normalise(recipe.data.normalise)
