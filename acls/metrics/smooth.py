@@ -94,12 +94,7 @@ class _Smoother:
 
     def _error(self, s: float, rows: list[int]) -> Tensor:
         points = max(2000, round(20 / s)) // 4 * 2 + 1  # odd, so that the kernel has a middle
-        if points > _POINTS:
-            spectrum = self._spectrum(points, rows)
-        elif len(rows) < self.rows:
-            spectrum = self._usual[rows]
-        else:
-            spectrum = self._usual
+        spectrum = self._spectrum(points, rows) if points > _POINTS else self._usual[rows]
         smooth = torch.fft.irfft(spectrum * _kernel(s, points, spectrum.device), n=2 * (points - 1))
         index, fraction = _mesh(max(round(10 / s), 200), points, spectrum.device)
         at_mesh = torch.lerp(smooth[..., index], smooth[..., index + 1], fraction)
