@@ -99,7 +99,8 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
     def predict(self, X: Any) -> Any:
         """Return the most probable class."""
-        return self.classes_[self.predict_proba(X).argmax(1)]
+        chosen = self.predict_proba(X).argmax(1)  # first: it raises where nothing is fitted
+        return self.classes_[chosen]
 
     def _fit_estimator(self, X: Any, y: Any, target: Any, sample_weight: Any) -> torch.Tensor | None:
         """Fit the estimator, unless it is fitted, and return its out-of-fold scores as logits if there are any."""
