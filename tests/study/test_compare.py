@@ -172,7 +172,7 @@ def test_ctrl_c_in_a_reproduction_says_how_to_go_on(tmp_path, capsys, monkeypatc
 
     monkeypatch.setattr("acls.study.engine.make_engine", lambda *_, **__: Stopped(1, 1))
     assert main(["reproduce", "statistics", "--seeds", "1", "--out", str(tmp_path), "--quiet"]) == 130
-    assert f"stopped at statistics; the same command continues in {tmp_path}" in capsys.readouterr().err
+    assert f"stopped; the same command continues at statistics, in {tmp_path}" in capsys.readouterr().err
 
 
 def test_after_training_each_predictions_file_is_read_once_and_each_part_predicted_once(tmp_path, monkeypatch):
