@@ -55,6 +55,8 @@ class OnePass(Regularized):
 
     def _value(self, at: Positions) -> Tensor:
         plain = not at.soft and self.class_weight is None and type(self.base) is CE
+        # torch.func differentiates the terms themselves: the kernel is an autograd.Function, which it does not take.
+        plain &= torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active()
         term = self.fused_term(at.n_classes) if plain else None
         if term is None:
             return super()._value(at)

@@ -508,3 +508,10 @@ def test_dual_focal_looks_at_the_next_class_below():
     assert value.item() == pytest.approx(-((1 - 0.3 + 0.2) ** 2) * math.log(0.3), rel=1e-5)
     lowest = DualFocal(gamma=2.0)(p.log(), torch.tensor([2]))
     assert lowest.item() == pytest.approx(-((1 - 0.2) ** 2) * math.log(0.2), rel=1e-5)
+
+
+@pytest.mark.parametrize("make", [ACLS, MbLS])
+def test_torch_func_gives_the_gradient_of_the_kernel(make):
+    loss, (z, y, _) = make(margin=1.0), inputs()
+    found = torch.func.grad(lambda z: loss(z, y))(z)
+    torch.testing.assert_close(found, value_and_gradient(loss, z, y, None)[1])
