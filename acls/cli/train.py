@@ -71,7 +71,8 @@ def run(args: argparse.Namespace) -> int:
         error.add_note("what was saved before is whole: continue from it with --resume")
         raise
     except KeyboardInterrupt as stopped:  # with the run's folder, once something is saved in it
-        raise KeyboardInterrupt(*(f"continue with acls train --resume {run}" for run in stopped.args)) from stopped
+        way = (f"stopped; continue with acls train --resume {run}" for run in stopped.args)
+        raise KeyboardInterrupt(*way) from stopped
     if distributed.rank() > 0:
         return 0
     if not args.no_figures:
