@@ -258,7 +258,7 @@ def test_compare_prints_the_table_and_where_the_report_is(finished, capsys):
     assert "ACLS(margin=4.0)  Temperature" in out
     assert f"report: {finished / 'report.html'}" in out
     assert "has the lowest ECE" in out
-    assert "95 % intervals over seeds and test samples" in " ".join(out.split())
+    assert "intervals and p-values over seeds and test samples" in " ".join(out.split())
     assert (finished / "report.html").read_text().startswith("<!doctype html>")
 
 
