@@ -111,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # here, where a full disk can still be reported
         return code
     except KeyboardInterrupt as stopped:  # with the way to go on, where there is one
-        print(f"acls {chosen}: {stopped.args[0] if stopped.args else 'stopped'}", file=sys.stderr)
+        print(f"acls {chosen}: {'; '.join(['stopped', *map(str, stopped.args)])}", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         sys.stderr.close()

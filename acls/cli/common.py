@@ -215,9 +215,9 @@ def note(args: argparse.Namespace, text: str) -> None:
 
 
 @contextmanager
-def continued(way: str, at: str = "") -> Iterator[None]:
-    """Work that Ctrl-C stops, ``at`` what, and that can go on; ``way`` says how."""
+def continued(way: str) -> Iterator[None]:
+    """Work that Ctrl-C stops and that can go on; ``way`` says how."""
     try:
         yield
     except KeyboardInterrupt as stopped:
-        raise KeyboardInterrupt(f"stopped{at and ' at '}{at}; {way}") from stopped
+        raise KeyboardInterrupt(way) from stopped

@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     )
     results = []
     for name in names:
-        with continued(f"the same command continues in {setup.out}", at=name):
+        with continued(f"the same command continues at {name}, in {setup.out}"):
             result = reproduce(name, setup)
         results.append(result)
         if not args.json:  # each as it is done: the next may take hours

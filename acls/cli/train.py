@@ -71,8 +71,7 @@ def run(args: argparse.Namespace) -> int:
         error.add_note("what was saved before is whole: continue from it with --resume")
         raise
     except KeyboardInterrupt as stopped:  # with the run's folder, once something is saved in it
-        way = (f"stopped; continue with acls train --resume {run}" for run in stopped.args)
-        raise KeyboardInterrupt(*way) from stopped
+        raise KeyboardInterrupt(*(f"continue with acls train --resume {run}" for run in stopped.args)) from stopped
     if distributed.rank() > 0:
         return 0
     if not args.no_figures:
