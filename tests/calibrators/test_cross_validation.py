@@ -5,6 +5,7 @@ import torch
 
 from acls.calibrators import LTS, Histogram, Isotonic, Temperature, Vector, judge
 from acls.calibrators.calibration_set import CalibrationSet
+from acls.calibrators.cross_validation import _recommend
 from acls.errors import InputError
 from tests.calibrators.synthetic import overconfident, well_calibrated
 
@@ -21,6 +22,13 @@ def test_a_calibrated_model_is_kept_as_it_is():
     told = judge(Temperature(), *well_calibrated(n=2000))
     assert not told.use
     assert "keep the model as it is" in told.why
+
+
+def test_the_ece_objects_only_beyond_twice_its_standard_error():
+    assert _recommend(nll_change=-0.1, nll_se=0.01, ece_change=0.019, ece_se=0.01, learned=1)[0]
+    use, why = _recommend(nll_change=-0.1, nll_se=0.01, ece_change=0.021, ece_se=0.01, learned=1)
+    assert not use
+    assert "the ECE rises by 2.10 points" in why
 
 
 def test_numbers_are_held_out():
