@@ -66,6 +66,15 @@ class Table:
         hidden = next((title for title in self.optional if title in self.header), None)
         return whole if hidden is None else self._without(list(self.header).index(hidden)).text(width)
 
+    def fitted(self, width: int) -> str:
+        """The table as plain text, or a paragraph per row where ``width`` does not hold it."""
+        text = self.text(width)
+        if max(map(len, text.splitlines())) <= width:
+            return text
+        rows = ([f"{title}: {cell}" if title else cell for title, cell in zip(self.header, row, strict=False) if cell]
+                for row in self.rows)  # fmt: skip
+        return "\n".join(paragraph("; ".join(row)) for row in rows)
+
     def filled(self) -> Table:
         """The table without the columns that are empty in every row."""
         empty = [at for at in range(len(self.header)) if not any("".join(row[at : at + 1]) for row in self.rows)]

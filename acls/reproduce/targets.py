@@ -22,7 +22,7 @@ from acls.options import to_plain
 from acls.report.figures import regulariser, reliability, sweeps
 from acls.report.figures.style import SMALL, canvas, drawn, save
 from acls.report.results import mean_text, metric_values
-from acls.report.tables import Table, paragraph
+from acls.report.tables import Table, paragraph, width
 from acls.reproduce import published
 from acls.reproduce.claims import Claim, Judged, judge, summarise, verdict_on
 from acls.reproduce.experiments import (
@@ -79,7 +79,7 @@ class Reproduced:
     def shown(self) -> str:
         """The same for a terminal: aligned tables, and no links to figures."""
         kept = [part for part in self.parts if isinstance(part, Table) or not part.startswith("![")]
-        parts = [part.text() if isinstance(part, Table) else paragraph(part.lstrip("# ")) for part in kept]
+        parts = [part.fitted(width()) if isinstance(part, Table) else paragraph(part.lstrip("# ")) for part in kept]
         return "\n\n".join([self.title, *parts]) + "\n"
 
     def plain(self) -> dict[str, Any]:

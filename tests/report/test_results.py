@@ -7,6 +7,7 @@ from acls.errors import InputError
 from acls.metrics.estimates import Estimate
 from acls.metrics.significance import SeedDifference
 from acls.report.results import about_ranking, marks_of, results_table
+from acls.report.tables import Table
 from acls.results import Record, Result
 from acls.study.ranking import Ranked
 
@@ -70,3 +71,12 @@ def test_columns_are_hidden_before_a_table_is_wider_than_the_terminal():
     assert max(map(len, narrow.splitlines())) <= 44
     assert "ECE %" in narrow
     assert "6.00 ± 1.41" in narrow
+
+
+def test_a_table_that_no_terminal_holds_is_a_paragraph_per_row():
+    wide = Table(["method", "", "formula"], [["MDCA", "printed", "x " * 60], ["CE", "", "0"]])
+    text = wide.fitted(80)
+    assert text.startswith("method: MDCA; printed; formula: x x")
+    assert text.endswith("method: CE; formula: 0")
+    assert max(map(len, text.splitlines())) <= 80
+    assert wide.fitted(200) == wide.text()
