@@ -24,13 +24,11 @@ Parts = Iterator[str | Table]
 """What a command prints, part by part: see `say`."""
 
 FILES = ".npz, .safetensors, .parquet or .csv; a folder or glob of parquet parts"
-_SCORES = {
+_SCORES = ("logits", "probs", "log_probs")
+COLUMNS = {
     "logits": "scores before the softmax",
     "probs": "probabilities",
     "log_probs": "logarithms of probabilities",
-}
-COLUMNS = {
-    **_SCORES,
     "confidence": "probability of the predicted class, or stated by a language model",
     "predicted": "predicted class, together with --confidence and --label",
     "correct": "1 if the prediction is right, 0 if not, together with --confidence",

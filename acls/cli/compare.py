@@ -6,11 +6,11 @@ demonstration on embedded digits. The same command continues a study that was st
 
 Examples:
   acls compare
-  acls compare cifar10_mini --root cifar10_train.zip --methods paper --seeds 3 --posthoc temperature,ets
-  acls compare digits_cnn --methods 'CE, ACLS, ACLS(margin=10)' --epochs 30 --out studies/margin
+  acls compare cifar10_mini --root cifar10_train.zip --posthoc temperature,ets
+  acls compare digits_cnn --methods 'CE, ACLS, ACLS(margin=10)' --out margin
   acls compare custom --root IMAGES --model mynet.py:MyNet --methods 'CE, ACLS'
   acls compare --predictions before.npz after.npz
-  acls compare cifar10_resnet50 --root DIR --methods all --engine ray --address auto
+  acls compare cifar10_resnet50 --root DIR --engine ray --address auto
 
 """
 
