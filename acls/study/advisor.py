@@ -73,8 +73,7 @@ def advise(history: Sequence[Mapping[str, float]]) -> CheckpointAdvice:
     """Weigh the epochs of a history; of equals the first is kept."""
     if not history:
         raise InputError("there is no finished epoch to choose from")
-    needed = ("epoch", *(f"val/{name}" for name in (*NUMBERS, "n")))
-    lacking = [name for name in needed if name not in history[0]]
+    lacking = [name for name in ("epoch", *(f"val/{one}" for one in (*NUMBERS, "n"))) if name not in history[0]]
     if lacking:
         raise InputError(f"the history lacks {', '.join(lacking)}: train the run anew with this version of acls")
     epochs = tuple(

@@ -91,8 +91,8 @@ class Ray(Engine):
             post = _Post(stack, ray.put)
 
             def begin(number: int) -> None:
-                task = tasks[number]
-                running[remote.remote(function, task, self.threads, post.of(number, task))] = number
+                home = post.of(number, tasks[number])
+                running[remote.remote(function, tasks[number], self.threads, home)] = number
 
             def finished() -> Iterator[tuple[int, Any]]:
                 done, _ = ray.wait(list(running), num_returns=1, timeout=1.0)

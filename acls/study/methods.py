@@ -52,8 +52,7 @@ class Method:
 def methods_of(recipe: Recipe, methods: str | Iterable[Spec]) -> list[Method]:
     """The methods, each once, as in ``"CE, ACLS(margin=6), CutMix(base=ACLS)"``; ``paper`` and ``all`` are groups."""
     specs = parse(methods, "method", GROUPS) if isinstance(methods, str) else methods
-    found = (method_of(recipe, spec) for spec in specs)
-    return list({method.name: method for method in found}.values())
+    return list({method.name: method for method in (method_of(recipe, spec) for spec in specs)}.values())
 
 
 def method_of(recipe: Recipe, spec: Spec) -> Method:

@@ -96,8 +96,7 @@ def _ranked(posthoc: str, group: Mapping[str, Mapping[int, Record]], metrics: Se
         if len(group) > 1 and all(values.values()):
             best = ranking(values, partial(pair, metric), higher_is_better=metric_of(metric).sign < 0)
             if best is not None:
-                baseline = next(iter(group))
-                yield Ranked(metric, posthoc, best.best, best.p, best.against, baseline, best.to_baseline)
+                yield Ranked(metric, posthoc, best.best, best.p, best.against, next(iter(group)), best.to_baseline)
 
 
 def difference(

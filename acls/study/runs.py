@@ -12,7 +12,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -103,8 +103,7 @@ def plan(
 
 def run_study(cells: Sequence[Cell], engine: Engine, *, wait: bool = False, show: bool = False) -> list[Failed]:
     """Work off what is not stored yet, store it, and return the cells that failed; ``show`` a bar on the terminal."""
-    store = Store(cells[0].folder, create=True)
-    failed = []
+    store, failed = Store(cells[0].folder, create=True), list[Failed]()
     with store.lock(wait=wait):
         _check_settings(cells, store.rows())
         rest = missing(cells, store.rows())
@@ -170,10 +169,9 @@ class Progress:
 
 def epochs_of(metrics: Path) -> int:
     """How many epochs a run has finished, by its metrics.csv."""
-    try:
+    with suppress(FileNotFoundError):
         return max(metrics.read_bytes().count(b"\n") - 1, 0)
-    except FileNotFoundError:
-        return 0
+    return 0
 
 
 def missing(cells: Iterable[Cell], rows: Iterable[Row]) -> list[Cell]:

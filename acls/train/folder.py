@@ -86,8 +86,7 @@ class RunFolder:
                     f"{self.recipe} was changed since the run began: {name} was {value}, is {now[name]}. Restore it, "
                     "or start a new run"
                 )
-        hashes = data.fingerprint()
-        known = json.loads(meta.get("data", "{}"))
+        hashes, known = data.fingerprint(), json.loads(meta.get("data", "{}"))
         for part, numbers in data.splits().items():
             same = part in stored and torch.equal(stored[part], numbers)
             if not same or known.get(part, hashes[part]) != hashes[part]:
@@ -249,8 +248,7 @@ def load_state(path: Path) -> dict[str, Any]:
     tensors, meta = load_tensors(path)
     if meta.get("format") != FORMAT:
         raise InputError(f"{path} is not a state to resume from: expected the resume.safetensors of a run")
-    state: dict[str, Any] = _unpack(json.loads(meta["state"]), tensors)
-    return state
+    return dict(_unpack(json.loads(meta["state"]), tensors))
 
 
 def _pack(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:

@@ -41,8 +41,7 @@ def tensorboard(folder: Path, recipe: Recipe, first: int, place: str) -> Iterato
                 raise
 
         def log(numbers: Mapping[str, float], epoch: int) -> None:
-            values = [{"tag": name, "simple_value": value} for name, value in numbers.items()]
-            write(step=epoch, summary={"value": values})
+            write(step=epoch, summary={"value": [{"tag": tag, "simple_value": one} for tag, one in numbers.items()]})
 
         write(file_version="brain.Event:2")
         write(step=first, session_log={"status": "START"})  # hides what a broken run wrote from this epoch on

@@ -97,9 +97,8 @@ def run_epochs(
     recipe, on_first = session.recipe, session.fabric.is_global_zero
     steps = len(session.draws(at.epoch)) if at.epoch < recipe.epochs else 0
     progress = EpochProgress(recipe.epochs, steps * (recipe.epochs - at.epoch) - at.step, show=show and on_first)
-    patience = recipe.patience or recipe.epochs
     with progress.shown(), interruptions() as interrupted:
-        while at.epoch < recipe.epochs and at.epoch - 1 - at.best_epoch < patience:
+        while at.epoch < recipe.epochs and at.epoch - 1 - at.best_epoch < (recipe.patience or recipe.epochs):
             for _ in _train_epoch(session, folder, at):
                 progress.step(at.epoch)
                 if interrupted.is_set() or (recipe.save_every and at.step % recipe.save_every == 0):
@@ -185,8 +184,7 @@ def _finish(session: Session, folder: RunFolder, at: TrainState) -> TrainedRun:
             evaluation.predictions.save(folder.predictions(name))
     if session.fabric.is_global_zero:
         about = {"loss": session.loss.settings(), "threads": torch.get_num_threads(), "weights": session.weights}
-        text = json.dumps({"best_epoch": at.best_epoch, **about, **summaries}, indent=2)
-        write_text(folder.summary, text + "\n")
+        write_text(folder.summary, json.dumps({"best_epoch": at.best_epoch, **about, **summaries}, indent=2) + "\n")
     distributed.barrier()
     return TrainedRun(folder.path, at.best_epoch, summaries["val"], summaries["test"], suites, at.history)
 
