@@ -98,10 +98,9 @@ def export(
 ) -> torch.export.ExportedProgram:
     """Trace model and calibrator as one program that returns (log-)probabilities, for batches of any size."""
     both = Calibrated(model, calibrator, probabilities=probabilities).eval()
-    batch = torch.export.Dim.DYNAMIC
     if len(example) < 2:  # a batch of one would be taken for a constant
         example = torch.cat([example, example])
-    return torch.export.export(both, (example,), dynamic_shapes=({0: batch},))
+    return torch.export.export(both, (example,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
 
 
 def export_onnx(

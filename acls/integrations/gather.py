@@ -100,18 +100,16 @@ class Gathered:
 
     def save(self, path: str | os.PathLike[str] | None, *, meta: dict[str, str] | None = None) -> None:
         """Write the rows that were kept, if there is a path."""
-        if path is None:
-            return
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        self.predictions(meta=meta).save(path)
+        if path is not None:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            self.predictions(meta=meta).save(path)
 
     def report(self, path: str | os.PathLike[str] | None, *, meta: dict[str, str] | None = None) -> None:
         """Write the report of what was kept, one HTML file, if there is a path."""
         from acls.front import write_report
 
-        if path is None:
-            return
-        write_report(Path(path), self.predictions(meta=meta), title=(meta or {}).get("loss", "model"))
+        if path is not None:
+            write_report(Path(path), self.predictions(meta=meta), title=(meta or {}).get("loss", "model"))
 
     def _hold(self, logits: Tensor, target: Tensor, unit: Tensor) -> None:
         at = flatten(logits, target, ignore_index=self.ignore_index)

@@ -46,10 +46,6 @@ class LossHooks:
     there is nothing to watch and nothing to do.
     """
 
-    _model: nn.Module
-    _forward: Forward
-    _loaders: Loaders
-
     def __init__(self, loss: Loss | None, way_out: str) -> None:
         self._found, self._way_out = loss, way_out
         self.loss: Loss = CE() if loss is None else loss

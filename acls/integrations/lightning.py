@@ -64,7 +64,6 @@ class CalibrationCallback(Callback):
             check_suffix(self.save)
         self.last: Gathered | None = None
         """What the last validation epoch gathered of the first data loader, over all processes."""
-        self._hooks: LossHooks
         self._gathered: dict[int, Gathered] = {}
         self._warned = False
 

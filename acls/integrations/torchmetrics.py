@@ -43,8 +43,6 @@ class _SumMetric(Metric):
     is_differentiable = False
     higher_is_better = False
     full_state_update = False
-    plot_lower_bound = 0.0
-    plot_upper_bound = 1.0
     tally: ClassVar[Any]
     """What counts a batch."""
     measure = "ece"
