@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from acls.errors import InputError, suggest
-from acls.losses import GROUPS, REGISTRY
+from acls.losses import GROUPS, REGISTRY, make_loss
 from acls.options import leaves, override, read
 from acls.recipes import Recipe
 from acls.spec import Spec, find, parse, written
@@ -74,6 +74,19 @@ def method_of(recipe: Recipe, spec: Spec) -> Method:
     if below.name != "CE":
         shown["base"] = Spec(below.name)
     return Method(str(Spec(name, shown)), override(below.recipe, settings))
+
+
+def restated(method: str, loss: Mapping[str, Any]) -> str:
+    """The name of a stored method by the defaults of today, from the settings that its loss was recorded with."""
+    spec = Spec.of(method)
+    if spec.name in TECHNIQUES:
+        base = spec.fields.get("base")
+        return str(Spec(spec.name, {**spec.fields, "base": Spec(restated(str(base), loss))})) if base else method
+    own = {name: value for name, value in loss.items() if name in spec.fields or name != "ignore_index"}
+    try:
+        return written(make_loss({**spec.plain(), **own}))
+    except InputError:  # a method that this version does not have
+        return method
 
 
 def decided_by(method: str) -> set[str]:

@@ -329,23 +329,21 @@ def refuse_other_settings(rows: Sequence[Row], stored: Iterable[Row], study: str
                 what = f"the source of {before['model.name']} has changed since {study} began"
                 raise InputError(f"{what}: restore it, or {remedy}")
             raise InputError(f"{study} has runs with {name} {before.get(name)}, got {now[name]}: {remedy}")
-        if same:  # the same name with other settings: a default has changed since
-            before, now = flat(old.settings["loss"]), flat(new.settings["loss"])
-            for name in before.keys() & now.keys() - {"ignore_index"}:
-                if before[name] != now[name]:
-                    raise InputError(
-                        f"{study} has {old.method} with {name}={before[name]}, but it is now {now[name]}: write {name} "
-                        f"out in --methods, or {remedy}"
-                    )
 
 
 def _check_settings(cells: Sequence[Cell], stored: Sequence[Row]) -> None:
     """Raise where the folder holds runs with other settings, stored or begun, before anything is trained."""
+    study, remedy = f"the study in {cells[0].folder}", "pass the same settings to go on with it, or another --out"
     rows = [_blank(cell, None) for cell in cells]
+    there = {row.run: row.method for row in stored}
+    for row in rows:
+        if there.get(row.run, row.method) != row.method:  # a default has changed since
+            raise InputError(
+                f"{study} has {there[row.run]} where {row.method} would be: write that out in --methods, or {remedy}"
+            )
     begun = [
-        replace(row, settings={"recipe": to_plain(load_recipe(file)), "loss": {}})
+        replace(row, settings={"recipe": to_plain(load_recipe(file))})
         for cell, row in zip(cells, rows, strict=True)
         if (file := RunFolder(cell.place).recipe).exists()
     ]
-    remedy = "pass the same settings to go on with it, or another --out"
-    refuse_other_settings(rows, [*begun, *stored], f"the study in {cells[0].folder}", remedy)
+    refuse_other_settings(rows, [*begun, *stored], study, remedy)

@@ -34,6 +34,7 @@ from acls.results import Record, Result
 from acls.results.details import Details, Resampled
 from acls.results.keeping import restore
 from acls.storage import load_tensors
+from acls.study.methods import restated
 
 T = TypeVar("T")
 
@@ -142,6 +143,7 @@ def _cell(row: Row, name: str) -> Any:
 
 def _row(values: dict[str, Any]) -> Row:
     plain = {name: json.loads(value) if name in _JSON else value for name, value in values.items()}
+    plain["method"] = restated(plain["method"], plain["settings"].get("loss", {}))
     n, metrics, plain["seed"] = plain.pop("n"), plain.pop("metrics"), int(plain["seed"])
     return Row(**plain, result=Result.from_json(metrics) if "n" in metrics else _result_of_old(metrics, n))
 

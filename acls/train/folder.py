@@ -122,7 +122,11 @@ def open_run(path: Path) -> tuple[RunFolder, Recipe]:
     folder = RunFolder(path)
     if not folder.recipe.is_file():
         raise InputError(f"{path} is not the folder of a run: there is no recipe.yaml in it")
-    return folder, load_recipe(folder.recipe)
+    recipe = load_recipe(folder.recipe)
+    loss = recipe.loss
+    if loss.name == "ACLS" and "form" not in loss.fields:  # 0.1.0 recorded what was given; its default was "paper"
+        recipe = replace(recipe, loss=replace(loss, fields={**loss.fields, "form": "paper"}))
+    return folder, recipe
 
 
 def new_folder(recipe: Recipe) -> Path:

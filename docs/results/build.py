@@ -39,13 +39,13 @@ README = HERE / ".." / ".." / "README.md"
 BEGIN, END = "<!-- results: written by make results -->", "<!-- end of results -->"
 COLUMNS = ("accuracy", "miou", "ece", "ece_floor", "aece", "classwise_ece", "nll")
 T = "Temperature"
-ACLS, RELEASED, AUTO = "ACLS(margin=6.0)", "ACLS(margin=6.0, form='released')", "AutoACLS(margin=6.0)"
+ACLS, RELEASED, AUTO = "ACLS(margin=6.0, form='paper')", "ACLS(margin=6.0)", "AutoACLS(margin=6.0)"
 ORDER = (
     "CE", "LabelSmoothing", "Focal", "FLSD", "ECP", "MMCE", "MDCA", "CPC", "MbLS", "MbLS(margin=6.0)", "CRL",
-    "AdaFocal", "InverseFocal", "CaPE", "CutMix", "MCDropout", "ACLS", ACLS, RELEASED,
+    "AdaFocal", "InverseFocal", "CaPE", "CutMix", "MCDropout", "ACLS", "ACLS(form='paper')", ACLS, RELEASED,
     AUTO, "AutoACLS", "AutoACLS(margin=6.0, rate=1.0)", "AutoACLS(rate=1.0)",
 )  # fmt: skip
-PUBLISHED = (ACLS, RELEASED, "ACLS", "ACLS(form='released')")
+PUBLISHED = (ACLS, RELEASED, "ACLS(form='paper')", "ACLS")
 """ACLS at the published margin."""
 RIVALS = {"CE": "CE", "LS": "LabelSmoothing", "MbLS": "MbLS(margin=6.0)", "CRL": "CRL"}
 
@@ -109,26 +109,26 @@ CIFAR = Study(
     "CIFAR-10",
     (
         'acls compare cifar10_mini --root cifar10_train.zip --out studies/cifar10_mini --seeds 3 --methods "CE, '
-        "LabelSmoothing, Focal, FLSD, ECP, MMCE, MDCA, CPC, MbLS, CRL, ACLS, ACLS(form=released), AdaFocal, "
-        "InverseFocal, CaPE, CutMix, MCDropout, AutoACLS, AutoACLS(margin=10), AutoACLS(rate=1), "
+        "LabelSmoothing, Focal, FLSD, ECP, MMCE, MDCA, CPC, MbLS, CRL, ACLS(form=paper), ACLS(form=released), "
+        "AdaFocal, InverseFocal, CaPE, CutMix, MCDropout, AutoACLS, AutoACLS(margin=10), AutoACLS(rate=1), "
         'AutoACLS(margin=10, rate=1)"',
         'acls compare cifar10_mini --root cifar10_train.zip --out studies/cifar10_mini --seeds 5 --methods "CE, '
-        'LabelSmoothing, MbLS, CRL, ACLS, ACLS(form=released), AutoACLS, AutoACLS(rate=1)"',
+        'LabelSmoothing, MbLS, CRL, ACLS(form=paper), ACLS(form=released), AutoACLS, AutoACLS(rate=1)"',
         "acls share studies/cifar10_mini docs/results/studies/cifar10_mini",
     ),
 )
 MARGINS = (4, 6, 8, 10, 15)
 _OTHERS = [margin for margin in MARGINS if margin != 6]
-_SWEEP = [f"ACLS(margin={m})" for m in _OTHERS] + [f"ACLS(form=released, margin={m})" for m in _OTHERS]
+_SWEEP = [f"ACLS(form={form}, margin={m})" for form in ("paper", "released") for m in _OTHERS]
 _CELLS = [(a, b) for a in LAMBDA_1 for b in LAMBDA_2 if (a, b) not in ((0.0, 0.0), (0.1, 0.01))]
-_GRID = [f"ACLS(lambda1={a:g}, lambda2={b:g})" for a, b in _CELLS]
+_GRID = [f"ACLS(form=paper, lambda1={a:g}, lambda2={b:g})" for a, b in _CELLS]
 _VARY = "acls compare cifar10_mini --root cifar10_train.zip --out studies/acls_variants"
 VARIANTS = Study(
     "acls_variants",
     "Ablations, margins and lambdas of ACLS on CIFAR-10",
     (
-        f'{_VARY} --seeds 2 --methods "ACLS(condition=always), ACLS(smoothing=constant), ACLS(condition=ranking), '
-        'CRL(condition=margin, logit_margin=6.0), AutoACLS, AutoACLS(rate=0.5)"',
+        f'{_VARY} --seeds 2 --methods "ACLS(form=paper, condition=always), ACLS(form=paper, smoothing=constant), '
+        'ACLS(form=paper, condition=ranking), CRL(condition=margin, logit_margin=6.0), AutoACLS, AutoACLS(rate=0.5)"',
         f'{_VARY} --seeds 1 --methods "{", ".join(_SWEEP)}"',
         f'{_VARY} --seeds 1 --methods "{", ".join(_GRID)}"',
         "acls share studies/acls_variants docs/results/studies/acls_variants --no-outputs",
@@ -139,7 +139,7 @@ TINY = Study(
     "Tiny-ImageNet, 20 classes",
     (
         "acls compare tiny_imagenet_mini --root tiny_imagenet_20c.zip --out studies/tiny_imagenet_mini --seeds 3 "
-        '--methods "CE, LabelSmoothing, Focal, MbLS, ACLS"',
+        '--methods "CE, LabelSmoothing, Focal, MbLS, ACLS(form=paper)"',
         "acls share studies/tiny_imagenet_mini docs/results/studies/tiny_imagenet_mini",
     ),
 )
@@ -148,7 +148,7 @@ VOC = Study(
     "PASCAL VOC, segmentation of 240 images",
     (
         "acls compare voc_mini --root voc2012_animals_small.zip --out studies/voc_mini --seeds 3 "
-        '--methods "CE, LabelSmoothing, Focal, ECP, MbLS, ACLS"',
+        '--methods "CE, LabelSmoothing, Focal, ECP, MbLS, ACLS(form=paper)"',
         "acls share studies/voc_mini docs/results/studies/voc_mini --no-outputs",
     ),
     samples="pixels of 60 test images",
@@ -253,7 +253,7 @@ def cifar_page() -> None:
         "accuracy. [The page of all networks](cifar10-networks.html) has diagrams and intervals.",
         study_table(CIFAR),
         "## ACLS against others",
-        "Form `paper` (the default), minus the method named: below 0 is lower. The intervals count seeds and test "
+        "Form `paper`, minus the method named: below 0 is lower. The intervals count seeds and test "
         "samples, the same for both methods.",
         against(CIFAR, ACLS, RIVALS, ("ece", "nll", "accuracy")),
         "Form `released`:",
@@ -266,11 +266,12 @@ def cifar_page() -> None:
 
 def variants_page() -> None:
     """Parts, margins and lambdas of ACLS."""
+    part = "ACLS(margin=6.0, form='paper', {})".format
     names = {
-        "LS": (CIFAR, "LabelSmoothing"), "ACLS, AR only": (VARIANTS, "ACLS(margin=6.0, condition='always')"),
-        "ACLS, CR only": (VARIANTS, "ACLS(margin=6.0, smoothing='constant')"), "ACLS": (CIFAR, ACLS),
+        "LS": (CIFAR, "LabelSmoothing"), "ACLS, AR only": (VARIANTS, part("condition='always'")),
+        "ACLS, CR only": (VARIANTS, part("smoothing='constant'")), "ACLS": (CIFAR, ACLS),
         "CRL, ranking": (CIFAR, "CRL"), "CRL, margin": (VARIANTS, "CRL(condition='margin', logit_margin=6.0)"),
-        "ACLS, ranking": (VARIANTS, "ACLS(margin=6.0, condition='ranking')"), "ACLS, margin": (CIFAR, ACLS),
+        "ACLS, ranking": (VARIANTS, part("condition='ranking'")), "ACLS, margin": (CIFAR, ACLS),
     }  # fmt: skip
     ablation = Table(["", "accuracy %", "ECE %", "ECE % after temperature", "NLL", "seeds"], align="l")
     for title, (study, method) in names.items():
@@ -490,7 +491,7 @@ def grid() -> dict[tuple[float, float], list[float]]:
     for first in LAMBDA_1:
         for second in LAMBDA_2:
             changed = [f"lambda1={first}"] * (first != 0.1) + [f"lambda2={second}"] * (second != 0.01)
-            rows = VARIANTS.of(f"ACLS({', '.join([*changed, 'margin=6.0'])})")
+            rows = VARIANTS.of(f"ACLS({', '.join([*changed, 'margin=6.0'])}, form='paper')")
             rows = CIFAR.of("CE") if first == second == 0 else CIFAR.of(ACLS) if not changed else rows
             if rows:
                 found[first, second] = [row.result.get("ece") or 0.0 for row in rows if row.seed == 1]

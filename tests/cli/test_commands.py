@@ -135,9 +135,7 @@ def test_lists_fit_eighty_columns(words, capsys):
 
 def test_explain_fits_80_columns_and_still_gives_every_formula(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    assert (
-        main(["explain", "--logits", "9,2,1,-3", "--label", "0", "--methods", "MbLS, ACLS, ACLS(form=released)"]) == 0
-    )
+    assert main(["explain", "--logits", "9,2,1,-3", "--label", "0", "--methods", "MbLS, ACLS, ACLS(form=paper)"]) == 0
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
     assert out.count("f at the pivot is") == 3

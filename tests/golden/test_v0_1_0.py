@@ -72,13 +72,15 @@ def test_shift_reads_the_run(old: Path, capsys: pytest.CaptureFixture[str]) -> N
 def test_report_reads_the_run_and_the_study(old: Path, source: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = told(capsys, "report", old / source, "--table", "csv")
     assert Path(found["report"]).is_file()
-    assert "ACLS(margin=6.0)" in found["tables"][0]
+    assert "ACLS(margin=6.0, form='paper')" in found["tables"][0]
 
 
 def test_compare_finds_the_study_finished_and_share_copies_it(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
     weights = {file: file.stat().st_mtime_ns for file in old.glob("study/runs/*/best.safetensors")}
-    words = ["--methods", "CE, ACLS", "--seeds", "2", "--epochs", "2", "--workers", "1", "--quiet", "--no-report"]
-    found = told(capsys, "compare", "digits_cnn", *words, "--out", old / "study")
+    words = ["--seeds", "2", "--epochs", "2", "--workers", "1", "--quiet", "--no-report", "--out", old / "study"]
+    assert main(["compare", "digits_cnn", *map(str, words), "--methods", "CE, ACLS"]) == 2
+    assert "has ACLS(margin=6.0, form='paper') where ACLS(margin=6.0) would be" in capsys.readouterr().err
+    found = told(capsys, "compare", "digits_cnn", *words, "--methods", "CE, ACLS(form=paper)")
     assert len(weights) == 4
     assert weights == {file: file.stat().st_mtime_ns for file in weights}  # nothing was trained again
     assert len(found["rows"]) == 8  # two methods, two seeds, as they are and after temperature scaling

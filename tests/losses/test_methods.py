@@ -149,7 +149,7 @@ def test_the_kernel_is_the_papers_equation(form, smoothing, n, k):
 def test_the_papers_equation_by_hand():
     """Eq. 13 at one row of logits, with the second term averaged."""
     z = torch.tensor([[12.0, 6.0, 2.0, -1.0]], requires_grad=True)
-    predicted, others = acls_penalty(z, margin=6.0)
+    predicted, others = acls_penalty(z, margin=6.0, form="paper")
     assert predicted.item() == pytest.approx(0.1 * (13 - 6) ** 2)
     assert others.item() == pytest.approx(0.01 / 3 * (0 + 4**2 + 7**2))
     (gradient,) = torch.autograd.grad(predicted.sum(), z)

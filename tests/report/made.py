@@ -1,6 +1,7 @@
 """Predictions, run folders and studies made without training."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -48,7 +49,8 @@ def run(folder, *, loss="ACLS(margin=6.0)", seed=1, n=300, draw=None, recipe="di
     lines = [",".join(names), *(",".join(map(str, row)) for row in rows)]
     (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
     (folder / "environment.json").write_text(json.dumps({"versions": {"torch": "2.0"}}))
-    save_recipe(override(find(recipe), {"seed": seed, **settings}), folder / "recipe.yaml")
+    made = override(find(recipe), {"seed": seed, **settings})
+    save_recipe(replace(made, loss=made.loss.complete()), folder / "recipe.yaml")
     return folder
 
 

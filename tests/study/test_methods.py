@@ -84,5 +84,6 @@ def test_a_stored_name_means_what_it_was_trained_with_though_a_default_has_chang
     (row,) = Store(tmp_path).rows()
     then = {**row.settings["loss"], "weight": 0.5}  # as if 0.5 had been the default
     Store(tmp_path).add(replace(row, settings={**row.settings, "loss": then}))
-    with pytest.raises(InputError, match=r"has MDCA with weight=0.5, but it is now 1.0: write weight out"):
+    assert [row.method for row in Store(tmp_path).rows()] == ["MDCA(weight=0.5)"]
+    with pytest.raises(InputError, match=r"has MDCA\(weight=0.5\) where MDCA would be: write that out in --methods"):
         run_study(cells, HERE)

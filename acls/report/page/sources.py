@@ -22,6 +22,7 @@ from acls.report.page import pictures
 from acls.report.page.subjects import Subject
 from acls.results import Record, evaluate
 from acls.shapes import IGNORE_INDEX
+from acls.study.methods import restated
 from acls.study.runs import NONE, detailed, protocol
 from acls.study.store import ENVIRONMENT, RECIPE, STORE, Row, RunFiles, Store
 from acls.train import open_run
@@ -128,7 +129,7 @@ def of_run(path: str | Path, *, replicates: int = REPLICATES, album: Album | Non
         raise Unfinished(f"{path} is not finished: continue it with acls train --resume {path}")
     test, val = (Predictions.load(folder.predictions(part)) for part in ("test", "val"))
     calibrator = Temperature().fit(val.logits(), val.labels, group=val.image)
-    loss = test.meta.get("loss", recipe.loss.name).removesuffix("()")
+    loss = restated(test.meta.get("loss", recipe.loss.name).removesuffix("()"), recipe.loss.fields)
 
     def measured(posthoc: str, p: Predictions) -> Record:
         result = evaluate(p, by_image=None, detailed=True, replicates=replicates)
