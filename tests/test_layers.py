@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "acls"
 LAYERS = [
     {"errors", "options", "spec", "vision"},
     {"arrays", "shapes", "distributed", "modules", "hashing"},
-    {"predictions", "storage", "locks"},
+    {"predictions", "storage"},
     {"metrics"},
     {"losses", "calibrators"},
     {"results", "data", "models"},

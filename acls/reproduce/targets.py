@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from acls.data.dataset import batches
-from acls.locks import hold
 from acls.losses import REGISTRY, make_loss, table
 from acls.metrics.protocols import protocol
 from acls.metrics.significance import over_seeds
@@ -40,7 +39,7 @@ from acls.reproduce.experiments import (
 from acls.reproduce.published import Published
 from acls.reproduce.runs import Setup, Study
 from acls.spec import Spec
-from acls.storage import write_text
+from acls.storage import hold, write_text
 from acls.study.runs import Failed
 from acls.study.store import Row
 from acls.train import predict_run

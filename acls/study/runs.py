@@ -20,7 +20,6 @@ from typing import Any
 
 from acls.calibrators import Calibrator, make_calibrator
 from acls.errors import InputError
-from acls.locks import hold
 from acls.metrics.bins import BINS
 from acls.metrics.catalogue import CATALOGUE
 from acls.metrics.estimates import Estimate
@@ -31,6 +30,7 @@ from acls.recipes import Recipe, load_recipe
 from acls.results import Result, evaluate
 from acls.results.keeping import kept
 from acls.spec import Spec, parse, written
+from acls.storage import hold
 from acls.study.engine import Engine
 from acls.study.methods import decided_by, methods_of
 from acls.study.store import SUMMARY, TEST, VAL, Row, RunFiles, Store, calibrator_file, file_name, kept_file

@@ -24,7 +24,6 @@ from typing import Any, TypeVar
 
 from acls.calibrators import Calibrator
 from acls.errors import InputError
-from acls.locks import hold
 from acls.metrics.estimates import Estimate
 from acls.metrics.significance import Floor
 from acls.options import to_plain
@@ -33,7 +32,7 @@ from acls.recipes import Recipe, load_recipe
 from acls.results import Record, Result
 from acls.results.details import Details, Resampled
 from acls.results.keeping import restore
-from acls.storage import load_tensors
+from acls.storage import hold, load_tensors
 from acls.study.methods import restated
 
 T = TypeVar("T")

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from acls.errors import InputError, require
-from acls.locks import hold
 from acls.options import override, to_plain
 from acls.recipes import Recipe, load_recipe
 from acls.spec import parse_value
+from acls.storage import hold
 from acls.study.advisor import unbeaten
 from acls.study.engine import Engine
 from acls.train import RunFolder, TrainingStopped

@@ -15,12 +15,11 @@ from torch import Tensor
 
 from acls import distributed
 from acls.data.dataset import Part, batches
-from acls.locks import hold
 from acls.losses import Epoch
 from acls.metrics import Suite
 from acls.models.own import resolved
 from acls.recipes import Recipe
-from acls.storage import load_tensors, write_text
+from acls.storage import hold, load_tensors, write_text
 from acls.train.evaluate import above_margin, evaluate, outlook, regulariser
 from acls.train.folder import RunFolder, TrainState, continued, new_folder, open_run, save_resume
 from acls.train.guards import TrainingStopped, interruptions, isolated

@@ -9,11 +9,11 @@ import threading
 import pytest
 
 from acls.errors import InputError
-from acls.locks import hold
+from acls.storage import hold
 
 HOLDER = """
 import sys
-from acls.locks import hold
+from acls.storage import hold
 with hold(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()
@@ -61,7 +61,7 @@ def test_a_process_may_hold_its_own_lock_twice_and_it_ends_with_the_first(tmp_pa
     with hold(tmp_path / ".lock"):
         with hold(tmp_path / ".lock"):
             pass
-        code = f"from acls.locks import hold\nwith hold({str(tmp_path / '.lock')!r}): pass"
+        code = f"from acls.storage import hold\nwith hold({str(tmp_path / '.lock')!r}): pass"
         refused = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert f"in use by process {os.getpid()}" in refused.stderr
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -69,7 +69,7 @@ def test_a_process_may_hold_its_own_lock_twice_and_it_ends_with_the_first(tmp_pa
 
 FORKS = """
 import os, sys, time
-from acls.locks import hold
+from acls.storage import hold
 with hold(sys.argv[1]):
     if os.fork() == 0:
         print(os.getpid(), flush=True)

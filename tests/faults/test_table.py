@@ -328,7 +328,7 @@ ROWS = {
 }
 HOLDER = """
 import contextlib, sys
-from acls.locks import hold
+from acls.storage import hold
 with contextlib.ExitStack() as stack:
     for path in sys.argv[1:]:
         stack.enter_context(hold(path))

@@ -236,7 +236,7 @@ def test_an_edited_loss_is_named_and_settings_that_change_nothing_are_not(tmp_pa
 
 def test_a_run_in_use_is_refused_with_who_uses_it(tmp_path):
     fit(digits(epochs=1), tmp_path / "run", show=False)
-    code = "import sys, time; from acls.locks import hold\n"
+    code = "import sys, time; from acls.storage import hold\n"
     code += "with hold(sys.argv[1]): print('held', flush=True); time.sleep(60)"
     other = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "run" / ".lock")], stdout=subprocess.PIPE)
     try:
