@@ -123,9 +123,10 @@ def open_run(path: Path) -> tuple[RunFolder, Recipe]:
     if not folder.recipe.is_file():
         raise InputError(f"{path} is not the folder of a run: there is no recipe.yaml in it")
     recipe = load_recipe(folder.recipe)
-    loss = recipe.loss
-    if loss.name == "ACLS" and "form" not in loss.fields:  # 0.1.0 recorded what was given; its default was "paper"
-        recipe = replace(recipe, loss=replace(loss, fields={**loss.fields, "form": "paper"}))
+    fields = recipe.loss.fields
+    if recipe.loss.name == "ACLS" and "form" not in fields and "recipe" not in load_tensors(folder.splits)[1]:
+        # 0.1.0 recorded only what was given, and its default was another.
+        recipe = replace(recipe, loss=replace(recipe.loss, fields={**fields, "form": "paper"}))
     return folder, recipe
 
 

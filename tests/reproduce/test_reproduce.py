@@ -52,7 +52,8 @@ def test_what_needs_no_training_needs_none(tmp_path, capsys):
     assert str(tmp_path / "table2.md") in capsys.readouterr().out
 
 
-def test_tables_share_their_runs_and_say_what_stands_in(tmp_path, capsys):
+def test_tables_share_their_runs_and_say_what_stands_in(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     words = ["--out", str(tmp_path), "--seeds", "2", "--epochs", "1", "--limit-batches", "2"]
     assert main(["reproduce", "table6", *words]) == 0
     before = {row.key: row.seconds for row in Store(tmp_path / "studies" / "digits_cnn").rows()}
@@ -169,7 +170,8 @@ def test_table_4_is_judged_as_the_paper_measures_and_pooled_beside(tmp_path, mon
 
 
 def test_the_share_of_altered_predictions_is_that_of_the_step_itself(tmp_path):
-    recipe = digits(epochs=3, loss=LossOptions("ACLS", fields={"margin": 0.0, "lambda1": 5.0, "lambda2": 5.0}))
+    fields = {"form": "paper", "margin": 0.0, "lambda1": 5.0, "lambda2": 5.0}
+    recipe = digits(epochs=3, loss=LossOptions("ACLS", fields=fields))
     strong = fit(recipe, tmp_path / "strong", show=False).folder
     idle = fit(replace(recipe, loss=LossOptions("ACLS", fields={"margin": 50.0})), tmp_path / "idle", show=False).folder
     assert altered(strong) > 0.01
