@@ -118,9 +118,11 @@ def test_a_study_comes_home_from_a_node_that_does_not_see_its_folder(cluster):
     rows, expected = (timeless(Store(folder / name).rows()) for name in ("ray", "here"))
     assert rows.keys() == expected.keys()
     for key, row in rows.items():
-        assert {name: number["value"] for name, number in row.metrics.items()} == pytest.approx(
-            {name: number["value"] for name, number in expected[key].metrics.items()}, abs=1e-6
+        values, alone_here = (
+            {name: one.value for name, one in result.estimates.items()} for result in (row.result, expected[key].result)
         )
+        assert values
+        assert values == pytest.approx(alone_here, abs=1e-6)
     for cell in cells(folder / "ray"):
         names = {str(path.relative_to(cell.place)) for path in cell.place.rglob("*") if path.is_file()}
         assert {"recipe.yaml", "summary.json", "metrics.csv", "predictions/test.safetensors"} <= names
