@@ -32,7 +32,12 @@ def build(folder: Path) -> Path:
     one = of_file(folder / "one.npz", replicates=100)
     names = ("train/loss", "train/accuracy", "val/accuracy", "val/nll", "val/ece", "val/temperature", "val/logit_gap")
     history = tuple({"epoch": e, **dict.fromkeys(names, 1 / (e + 1.7))} for e in range(EPOCHS))
-    runs = [replace(one, method=f"method {i // 5}", seed=i % 5, history=history) for i in range(RUNS)]
+    runs = [
+        replace(
+            one, states=tuple(replace(s, method=f"method {i // 5}", seed=i % 5) for s in one.states), history=history
+        )
+        for i in range(RUNS)
+    ]
     write(runs, folder / "page.html", ranked=[])
     (folder / "empty.html").write_text("<!doctype html><title>empty</title>")
     return folder / "page.html"
