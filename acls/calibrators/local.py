@@ -42,7 +42,7 @@ class LTS(Calibrator):
     Four maps of the logits are mixed by gates in a tree, and the result is mixed with a map of the image by one more
     gate: ``T = T0 exp(m)``, with T0 the best common temperature and m starting close to 0. Without image in
     ``fit(logits, target, image=...)`` that branch is left out, also in use. Rows ``(N, K)`` are maps of one position.
-    Cross-validation over maps chooses the number of passes; where none lowers the NLL, T0 alone is left.
+    Cross-validation over maps chooses the number of passes; unless they lower the NLL in every fold, T0 alone is left.
     (Ding et al., ICCV 2021. There all weights start at 0, which keeps the four maps equal for ever; here a small
     random start, from ``seed``, makes them differ, and exp instead of relu keeps T positive.)
     """
@@ -118,17 +118,16 @@ class LTS(Calibrator):
         return replace(solved, gap=None, after=reduce(add, tallies))
 
     def _train(self, parts: list[Part]) -> None:
-        """Lower the NLL, for as many passes as lower that of maps that are held out; none where none does."""
+        """Lower the NLL, for the passes that lower that of held-out maps most; none unless every fold is lower."""
         start = self._weights()
         number = max(1, -(-self.steps // len(parts)))
         passes = self._passes(parts, number)
         if sum(len(logits) for logits, _, _ in parts) >= FEWEST_MAPS:
-            held_out = torch.zeros((), dtype=torch.float64)
-            for fold in range(FOLDS):
-                rest, held = _parted(parts, fold)
-                losses = [self._nll(held, weights) for weights in (start, *self._passes(rest, number))]
-                held_out = held_out + torch.tensor(losses, dtype=torch.float64)
-            passes = islice(passes, int(held_out.argmin()))
+            folds = (_parted(parts, fold) for fold in range(FOLDS))
+            losses = [[self._nll(held, at) for at in (start, *self._passes(rest, number))] for rest, held in folds]
+            held_out = torch.tensor(losses, dtype=torch.float64)
+            chosen = int(held_out.sum(0).argmin())
+            passes = islice(passes, chosen if bool((held_out[:, chosen] < held_out[:, 0]).all()) else 0)
         best = min((start, *passes), key=lambda weights: self._nll(parts, weights))
         self._learn(best[0], **dict(zip(WEIGHTS, best, strict=True)))
 

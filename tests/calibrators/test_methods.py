@@ -428,12 +428,14 @@ def test_lts_finds_with_the_image_where_the_network_is_overconfident():
 
 
 def test_ibts_gives_an_image_one_temperature():
-    logits, target, image, _ = two_textures()
+    """Every second image is four times overconfident, and its pixels are 1."""
+    base, target, image, _ = two_textures()
     whole = image * 0 + torch.arange(24)[:, None, None, None] % 2
-    fitted = IBTS(steps=60).fit(logits, target, image=whole)
+    logits = base / (1 + 3 * image) * (1 + 3 * whole)
+    fitted = IBTS(steps=150).fit(logits, target, image=whole)
     ratio = (fitted(logits, whole)[:, :1] - fitted(logits, whole)[:, 1:2]) / (logits[:, :1] - logits[:, 1:2])
     assert torch.allclose(ratio.amax((1, 2, 3)), ratio.amin((1, 2, 3)), rtol=1e-2)
-    assert float(ratio[:, 0, 0, 0].std()) > 1e-3
+    assert float(ratio[::2, 0, 0, 0].min()) > 2 * float(ratio[1::2, 0, 0, 0].max())
 
 
 def test_maps_fitted_with_images_ask_for_them():
@@ -452,7 +454,10 @@ def test_the_guard_keeps_the_model_and_can_be_taken_off():
 
 
 def test_local_temperatures_are_left_out_where_unseen_maps_have_nothing_of_them():
-    """With few maps whose labels follow one temperature; trained to the end it was 0.011 above it."""
+    """With few maps whose labels follow one temperature; trained to the end it was 0.011 above it.
+
+    Chosen by the sum over folds alone, 3 of 30 such sets came out up to 0.022 above it; now 0 of 30, at most 0.00002.
+    """
 
     def made(n, seed):
         generator = torch.Generator().manual_seed(seed)
