@@ -4,7 +4,7 @@ Three tests ask whether the differences are more than chance: of the confidences
 stability index over tenths of the calibration set), and of how often each class is predicted. Accuracy on the new data
 is predicted from its confidences. Labels, where the new data has some, tell accuracy and classes themselves. The alarm
 is raised where a difference is beyond chance and large enough to matter; a shift of the classes is one of its own, with
-the new shares of the classes, and --out saves a calibrator that corrects for it.
+the new shares of the classes, and --out then saves a calibrator that corrects for it.
 
 Exit code 0: no alarm. 1: alarm. 2: a file or a name was not found.
 
@@ -39,7 +39,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         kind, default = number(float, leaf.within), getattr(Limits, name)
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default, metavar="X", help=leaf.help)
     parser.add_argument("--out", metavar="FILE", help="save a calibrator that corrects for the classes' new shares")
-    add_shared(parser, "force", "json", "quiet")
+    force = "write over what acls did not write, and save the calibrator where the classes raise no alarm"
+    add_shared(parser, "json", "quiet", force=force)
     add_columns(parser)
 
 
@@ -53,9 +54,10 @@ def run(args: argparse.Namespace) -> int:
         for path, unlabelled in ((args.calibration, False), (args.new, True))
     )
     found = compare(known, new, Limits(**{name: getattr(args, name) for name in leaves(Limits)}))
-    if args.out is not None:
-        found.calibrator().save(args.out)
-    images = ["The rows of an image are not independent: images were counted, not rows."]
+    calibrator = None if args.out is None else found.calibrator()
+    saved = args.out if found.labels_alarm or args.force else None
+    if calibrator is not None and saved is not None:
+        calibrator.save(saved)
     table = Table(["", "calibration set", "new"])
     table.add("n", str(found.n_calibration), str(found.n_new))
     table.add("mean confidence %", percent(found.confidence_calibration), percent(found.confidence_new))
@@ -68,5 +70,9 @@ def run(args: argparse.Namespace) -> int:
     for name, check in found.checks.items():
         tests.add(_TITLES[name], f"{check.distance:.4f}", "< 0.001" if check.p < 0.001 else f"{check.p:.3f}")
     told = ("ALARM: " if found.alarm else "") + found.verdict()
-    say(args, found.as_json(), [told, *(images if known.images or new.images else []), "", table, "", tests])
+    if calibrator is not None and saved is None:
+        told += " Nothing is saved, as the classes' shares have not changed; --force saves all the same."
+    images = "The rows of an image are not independent: images were counted, not rows."
+    parts: list[str | Table] = [told, *[images] * bool(known.images or new.images), "", table, "", tests]
+    say(args, found.as_json() | {"saved": saved}, parts)
     return int(found.alarm)

@@ -228,10 +228,7 @@ def compare(calibration: Profile, new: Profile, limits: Limits = Limits()) -> Dr
         raise InputError("there are no new rows to check")
     before, after = calibration.table(), new.table()
     sizes = calibration.independent, new.independent
-    found = {
-        "ks": _kolmogorov_smirnov(before[0], after[0], sizes),
-        "psi": _stability(before[0], after[0], sizes),
-    }
+    found = {"ks": _kolmogorov_smirnov(before[0], after[0], sizes), "psi": _stability(before[0], after[0], sizes)}
     accuracy = calibration.hits / calibration.labelled
     checks, old, shares, noise = _class_shares(calibration, new, sizes)
     found |= checks

@@ -186,8 +186,23 @@ def test_a_label_shift_is_an_alarm_of_its_own_with_the_new_shares_and_a_calibrat
     out = tmp_path / "shift.safetensors"
     command = ["drift", str(tmp_path / "before.safetensors"), str(tmp_path / "new.safetensors"), "--out", str(out)]
     assert main([*command, "--quiet", "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["alarms"]["labels"]
+    told = json.loads(capsys.readouterr().out)
+    assert told["alarms"]["labels"]
+    assert told["saved"] == str(out)
     assert type(calibrator).load(out)(shifted.scores) == pytest.approx(calibrator(shifted.scores))
+
+
+def test_a_calibrator_is_saved_only_where_the_classes_have_shifted_or_by_force(files, tmp_path, capsys):
+    out = tmp_path / "shift.safetensors"
+    command = ["drift", str(files / "calibration.npz"), str(files / "same.npz"), "--quiet", "--out", str(out)]
+    assert main(command) == 0
+    assert "Nothing is saved, as the classes' shares have not changed; --force saves" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    assert not out.exists()
+    assert main([*command, "--json", "--force"]) == 0
+    assert json.loads(capsys.readouterr().out)["saved"] == str(out)
+    assert out.exists()
 
 
 def test_labels_of_the_new_data_tell_a_fall_of_accuracy_that_confidences_hide():
