@@ -15,7 +15,7 @@ from acls.metrics.bins import Reliability, bin_of, edges
 from acls.metrics.cells import Cells
 from acls.metrics.classwise import ClasswiseBins
 from acls.metrics.distributions import wilson
-from acls.report.figures.style import GREY, INK, LEGEND, PALETTE, SMALL, canvas, colour, marker, strip_under, tidy
+from acls.report.figures.style import ABOVE, GREY, LEGEND, PALETTE, SMALL, canvas, colour, marker, strip_under, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -95,13 +95,13 @@ def draw(data: ReliabilityDiagram, ax: Axes, strip: Axes | None = None) -> None:
         left, gap, width, bottom=accuracy, align="edge", color=f"{_GAP}30", edgecolor=_GAP, hatch="/////",
         linewidth=0.7, label="gap to confidence", zorder=2,
     )  # fmt: skip
-    _whiskers(data.rows, ax, fmt="none", ecolor=INK, elinewidth=0.8, capsize=1.5)
+    _whiskers(data.rows, ax, fmt="none", ecolor="0.1", elinewidth=0.8, capsize=1.5)
     if data.curve is not None:
         ax.fill_between(data.curve.confidence, data.curve.low, data.curve.high, color=PALETTE[4], alpha=0.35, zorder=3)
         ax.plot(data.curve.confidence, data.curve.accuracy, color=PALETTE[4], linewidth=1.4, label="smooth", zorder=5)
     ax.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy", aspect="equal")
     title = f"ECE {100 * data.ece:.2f} %,  n = {data.n:,}"
-    ax.legend(loc="upper left", fontsize=SMALL, title=title, title_fontsize=SMALL, alignment="left", **LEGEND)
+    ax.legend(title=title, title_fontsize=SMALL, alignment="left", ncols=3, **ABOVE)
     tidy(ax)
     if strip is None:
         ax.set_xlabel("confidence")
@@ -214,7 +214,7 @@ def draw_overlay(data: Mapping[str, ReliabilityDiagram], ax: Axes) -> None:
             markersize=3.5, linewidth=1.2, elinewidth=0.5, capsize=1, label=f"{name}: ECE {100 * one.ece:.2f} %",
         )  # fmt: skip
     ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy", aspect="equal")
-    ax.legend(loc="upper left", fontsize=SMALL, **LEGEND)
+    ax.legend(**ABOVE)
     tidy(ax)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from acls.errors import InputError
 from acls.metrics.bins import BINS, Bins, bin_of
 from acls.predictions import Kind, Predictions
-from acls.report.figures.style import LEGEND, PALETTE, SMALL, tidy
+from acls.report.figures.style import ABOVE, PALETTE, SMALL, tidy
 from acls.shapes import IGNORE_INDEX, flatten_logits
 
 if TYPE_CHECKING:
@@ -148,9 +148,8 @@ def draw_boundary(data: BoundaryReliability, ax: Axes) -> None:
     ax.plot(at, confidence, color=PALETTE[1], marker="s", label="mean confidence", **style)
     ax.set_xticks(at, [_range_name(group) for group in data.groups])
     ax.set(xlabel="pixels from the boundary", ylabel="%", ylim=(0, 104))
-    above: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 3, "alignment": "left"}
     title = f"{sum(group.n for group in data.groups):,} pixels, {data.images} images"
-    ax.legend(fontsize=SMALL, title=title, title_fontsize=SMALL, **above, **LEGEND)
+    ax.legend(title=title, title_fontsize=SMALL, ncols=3, alignment="left", **ABOVE)
     tidy(ax)
 
 

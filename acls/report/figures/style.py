@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's palette, ordered so that neighbours differ in lightness too.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
-GREY, INK = "#9a9a9a", "#1a1a1a"
+GREY = "#9a9a9a"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 """Shapes that go with the colours, for readers and printers that see none."""
 LEGEND: dict[str, Any] = {"frameon": True, "framealpha": 0.8, "edgecolor": "none", "facecolor": "white"}
@@ -23,6 +23,9 @@ LEGEND: dict[str, Any] = {"frameon": True, "framealpha": 0.8, "edgecolor": "none
 FORMS = ("png", "svg", "pdf")
 COLUMN_INCHES = 3.5
 SMALL = 7
+_TIGHT = {"columnspacing": 1, "handlelength": 1.4, "borderaxespad": 0.2}
+ABOVE: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "fontsize": SMALL, "frameon": False, **_TIGHT}
+"""A legend above the axes, where it covers nothing."""
 
 
 def canvas(
