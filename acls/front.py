@@ -24,7 +24,7 @@ from acls.predictions.core import to_logits
 from acls.recipes import METHODS, Recipe, find
 from acls.report.page.build import write
 from acls.report.page.sources import of_file
-from acls.report.results import RANKED
+from acls.report.results import RANKED, about_ranking
 from acls.results import Record, Result
 from acls.results import evaluate as measured
 from acls.shapes import IGNORE_INDEX
@@ -50,10 +50,16 @@ class Comparison:
     folder: Path | None = None
     page: Path | None = None
 
+    @property
+    def answer(self) -> list[str]:
+        """Which method, by how much, how sure: a sentence for the networks as they are and one per post-hoc method."""
+        return [about_ranking(one) for one in self.ranked if one.metric == "ece"]
+
     def as_json(self) -> dict[str, Any]:
         """What `acls compare --json` prints."""
         derived = ("next", "difference", "significant")
         return {
+            "answer": self.answer,
             "rows": [one.as_json() for one in self.rows],
             "ranking": [asdict(one) | {name: getattr(one, name) for name in derived} for one in self.ranked],
             "failed": [asdict(one) for one in self.failed],
@@ -134,6 +140,8 @@ def compare_files(
         records.append(Record(name, None, "none", result, {"unit": result.unit}))
         if result.labels != records[0].result.labels:
             raise InputError(f"{path} has other labels than {paths[0]}: both must hold the same samples")
+        if result.unit != records[0].result.unit:
+            raise InputError(f"{path} and {paths[0]}: expected the image of each row in both files or in neither")
     return Comparison(records, rank(records, RANKED))
 
 
@@ -204,6 +212,7 @@ def predictions(
     if isinstance(scores, Predictions):
         return scores if weight is None else replace(scores, weight=weight)
     codes, names = (None, ()) if group is None else _codes(group)
+    unit = None if image is None else _codes(image)[0]
     if confidence is not None or correct is not None:
         if confidence is None or correct is None or scores is not None or labels is not None:
             raise InputError("stated confidences are confidence= and correct= together, without scores and labels")
@@ -211,7 +220,7 @@ def predictions(
         if bool(((right != 0) & (right != 1)).any()):
             raise InputError("correct: expected 1 where the answer was right and 0 where it was wrong")
         stated = Predictions.of_stated(as_tensor(confidence, "confidence").float(), right, group=codes)
-        return replace(stated, group_names=names, weight=weight)
+        return replace(stated, group_names=names, image=unit, weight=weight)
     if labels is None:
         raise InputError("expected scores and labels, or confidence= and correct=: labels are missing")
     found, target, known = scored(scores, labels, kind)
@@ -220,7 +229,6 @@ def predictions(
             raise InputError("maps are grouped by their number already: pass no group= or image=")
         rows = Predictions.dense(found, target, known)
         return rows if weight is None or rows.image is None else replace(rows, weight=weight[rows.image])
-    unit = None if image is None else _codes(image)[0]
     return Predictions(found, target.long(), known, group=codes, group_names=names, image=unit, weight=weight)
 
 
@@ -254,12 +262,7 @@ def evaluate(
 
 
 def calibrate(
-    scores: Any = None,
-    labels: Any = None,
-    kind: str | None = None,
-    *,
-    method: Any = "temperature",
-    **own: Any,
+    scores: Any = None, labels: Any = None, kind: str | None = None, *, method: Any = "temperature", **own: Any
 ) -> Calibrator:
     """Fit a calibrator to held-out scores, and return it: ``acls.apply(calibrator, scores, kind)`` uses it.
 

@@ -41,11 +41,7 @@ CHECKSUMS = "checksums"
 
 
 def check_output(
-    path: str | os.PathLike[str],
-    kind: str,
-    *,
-    inputs: Iterable[str | os.PathLike[str]] = (),
-    force: bool = False,
+    path: str | os.PathLike[str], kind: str, *, inputs: Iterable[str | os.PathLike[str]] = (), force: bool = False
 ) -> None:
     """Raise, before any work, where a command must not or cannot write ``path``, a file or a folder.
 

@@ -113,22 +113,21 @@ def _parts(found: Comparison) -> Parts:
     from acls.metrics.catalogue import names
     from acls.report import results as views
 
-    by_ece = [one for one in found.ranked if one.metric == "ece"]
-    yield from map(views.about_ranking, by_ece)
-    for one in by_ece:
+    yield from found.answer
+    for one in (one for one in found.ranked if one.metric == "ece"):
         yield Line("" if one.posthoc == "none" else f"\nafter {one.posthoc}:")
-        yield views.baseline_table(one, found.rows)
+        yield views.baseline_table(one)
     columns = [name for name in names(1) if any(name in one.result.estimates for one in found.rows)]
     columns.insert(columns.index("ece") + 1, "ece_floor")
     marks = views.marks_of(found.ranked)
     yield from ("", views.results_table(views.best_first(found.rows), columns, marks=marks), "")
-    if found.ranked:
-        yield from (views.ranking_table(found.ranked), "")
+    if told := [one for one in found.ranked if one.significant]:
+        yield from (views.ranking_table(told), "")
     seeds = "; ±: standard deviation over seeds" if len({one.seed for one in found.rows}) > 1 else ""
     yield f"debiased: without the bias of noise, as are differences of errors{seeds}."
     if found.ranked:
         yield views.about_baseline(found.ranked[0])
-        yield f"The best: p is of some other method being as good, corrected for {len(found.ranked)} rankings (Holm)."
+        yield views.about_tests(found.ranked)
     if marks:
         yield views.signs()
     if found.page is not None:

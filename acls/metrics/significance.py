@@ -411,6 +411,8 @@ class Ranking:
     """The best minus each other method, the closest mean first."""
     to_baseline: dict[str, SeedDifference]
     """Each method minus the baseline, intervals and p-values corrected for their number (`for_many`)."""
+    means: dict[str, float]
+    """Of each method, over its seeds."""
 
 
 def ranking(
@@ -430,9 +432,14 @@ def ranking(
     if len(against) < len(others) or not others:
         return None
     baseline, *rest = values
-    level = for_many(len(rest))
-    found_at = {name: pair(name, baseline, level) for name in rest if name in means}
-    to_baseline = {
-        name: replace(found, p=min(1.0, len(rest) * found.p)) for name, found in found_at.items() if found is not None
-    }
-    return Ranking(best, max(found.p for found in against.values()), against, to_baseline)
+    to_baseline = all_against(baseline, [name for name in rest if name in means], pair)
+    return Ranking(best, max(found.p for found in against.values()), against, to_baseline, means)
+
+
+def all_against(
+    baseline: str, names: Sequence[str], pair: Callable[[str, str, float], SeedDifference | None]
+) -> dict[str, SeedDifference]:
+    """Each minus the baseline, by ``pair``, intervals and p-values corrected for their number (Bonferroni)."""
+    level = for_many(len(names))
+    found_at = {name: pair(name, baseline, level) for name in names}
+    return {name: replace(one, p=min(1.0, len(names) * one.p)) for name, one in found_at.items() if one is not None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -9,14 +10,14 @@ from acls.errors import InputError
 from acls.metrics.catalogue import CATALOGUE, metric, names
 from acls.metrics.significance import Comparison
 from acls.report.tables import Mark, Table, spread
-from acls.results import Advice, Differences, Record, Result, show_p
+from acls.results import LEVEL, Advice, Differences, Record, Result, show_p
 from acls.results.recommending import AS_IT_IS
-from acls.study.ranking import Ranked, values_of
+from acls.study.ranking import Ranked
 
 COLUMNS = tuple(names(1))
 """Metrics that a table shows unless others are named."""
 RANKED = tuple(names(2))
-"""Metrics by which methods are ranked, in the terminal and on the page: Holm's correction is for all of them."""
+"""Metrics by which methods are ranked, in the terminal and on the page."""
 
 Marks = Mapping[tuple[str, str, str], Mark]
 """By method, post-hoc method and metric."""
@@ -154,25 +155,20 @@ def ranking_table(ranked: Sequence[Ranked]) -> Table:
     """A line per metric and post-hoc method: the best, the next, their difference, and the p of another as good."""
     table = Table(["best by", "post-hoc", "best", "next", "difference", "p"], align="llll", optional=("difference",))
     for one in ranked:
-        found, shown = one.against[one.next], metric(one.metric)
-        p = _p(one.p) if one.seeds > 1 or found.p < 1 else ""
-        table.add(shown.title, one.posthoc, one.best, one.next, shown.show(one.difference, sign=True), p)
+        shown = metric(one.metric)
+        table.add(shown.title, one.posthoc, one.best, one.next, shown.show(one.difference, sign=True), _p(one.p))
     return table
 
 
-def baseline_table(ranked: Ranked, records: Sequence[Record]) -> Table:
-    """A line per method: its metric minus the baseline's, the interval and the p, corrected for all of them."""
-    shown = metric(ranked.metric)
+def baseline_table(ranked: Ranked) -> Table:
+    """A line per method, and per post-hoc method of the baseline: its metric minus the baseline's, interval and p."""
+    shown, compared = metric(ranked.metric), {**ranked.to_baseline, **ranked.scaled}
+    means = {name: ranked.means[ranked.baseline] + one.value for name, one in compared.items()} | dict(ranked.means)
     table = Table([f"{shown.title} against {ranked.baseline}", "debiased", "difference", "95 % interval", "p"])
-    group: dict[str, dict[int, Record]] = {}
-    for one in records:
-        if one.posthoc == ranked.posthoc:
-            group.setdefault(one.method, {})[one.seed or 0] = one
-    means = {name: statistics.fmean(found.values()) for name, found in values_of(group, ranked.metric).items() if found}
-    for name in sorted(ranked.to_baseline, key=lambda name: shown.sign * means[name]):
-        found = ranked.to_baseline[name]
-        worth = (_range(ranked.metric, (found.low, found.high)), _p(found.p))
-        known = worth if found.seeds > 1 or found.p < 1 else ("one seed", "")
+    for name in sorted(compared, key=lambda name: shown.sign * means[name]):
+        found = compared[name]
+        worth = _range(ranked.metric, (found.low, found.high)), _p(found.p)
+        known = ("one seed", "") if math.isinf(found.low) else worth
         table.add(name, shown.show(means[name]), shown.show(found.value, sign=True), *known)
     return table
 
@@ -180,26 +176,41 @@ def baseline_table(ranked: Ranked, records: Sequence[Record]) -> Table:
 def about_baseline(ranked: Ranked) -> str:
     """What the intervals and p-values of `baseline_table` hold for."""
     many = len(ranked.to_baseline)
-    corrected = f", corrected for {many} comparisons (Bonferroni)" if many > 1 else ""
+    corrected = f", corrected for {many} methods (Bonferroni)" if many > 1 else ""
     return f"Against {ranked.baseline}: intervals and p-values over seeds and test samples{corrected}."
 
 
+def about_tests(ranked: Sequence[Ranked]) -> str:
+    """Whether there is a best method by any metric, and what the p-values of `ranking_table` are of."""
+    lead = "Best by: p is of another method being as good"
+    if not any(one.significant for one in ranked):
+        lead = "By no metric does one method differ from all others by more than chance"
+    return f"{lead}; p-values are corrected for their number (Holm), but for that of the ECE as trained."
+
+
 def about_ranking(ranked: Ranked) -> str:
-    """One sentence: the best method, by how much, how sure, and how many seeds would be needed to tell."""
-    shown, found = metric(ranked.metric), ranked.against[ranked.next]
+    """One sentence on a ranking by ECE: the best method, how far it is from the baseline, and how sure that is.
+
+    Interval and p are those of `baseline_table`. The baseline itself, where it is the best, is compared with the next.
+    """
+    best, show = ranked.best, metric("ece").show
+    other, compared = (ranked.next, ranked.next) if best == ranked.baseline else (ranked.baseline, best)
+    found = ranked.to_baseline[compared]
+    if ranked.significant and found.p >= LEVEL:  # it differs from every other method, this one among them
+        found = ranked.against[other]
     after = "" if ranked.posthoc == "none" else f" after {ranked.posthoc}"
-    lead = f"{ranked.best} has the {'lowest' if shown.sign > 0 else 'highest'} {shown.label}{after}"
-    by = f"{shown.show(abs(found.value))}{' points' if shown.unit else ''} ahead of {ranked.next}"
-    if ranked.significant:
-        ends = _range(ranked.metric, (found.low, found.high))
-        return f"{lead}, {by} (95 % interval {ends}); p of another method being as good {show_p(ranked.p)}."
-    if ranked.seeds == 1 and found.p == 1 and found.low == -float("inf"):
-        return f"{lead}, {by}; one seed cannot tell that from chance: compare at least two, better five."
-    chance = f"{lead}, {by}, but another method may be as good (p {show_p(ranked.p)})"
-    if ranked.needed is not None and ranked.needed <= ranked.seeds:
-        return f"{chance}."
-    needed = "more test samples" if ranked.needed is None else f"about {ranked.needed} seeds"
-    return f"{chance}; telling it from {ranked.next} would take {needed}."
+    by = f"{show(ranked.means[best])} % debiased, {show(abs(found.value))} points below {other}"
+    lead = f"{best} has the lowest ECE{after}, {by}"
+    if math.isinf(found.low):
+        return f"{lead}; one seed cannot tell that from chance: compare at least two, better five."
+    low, high = sorted(math.copysign(1, found.value) * end for end in (found.low, found.high))
+    ends = f"{show(low)} to {show(high)}" if low >= 0 else f"{show(-low)} above to {show(high)} below"
+    worth = f"(95 % interval {ends}; p {show_p(found.p)})"
+    if found.p >= LEVEL:
+        needed = "more test samples" if found.needed is None else f"about {found.needed} seeds"
+        return f"{lead}, which may be chance {worth}: telling them apart would take {needed}."
+    every = "it differs from every other method's" if ranked.significant else "another method may be as good"
+    return f"{lead} {worth}{f'; {every} (p {show_p(ranked.p)})' if len(ranked.against) > 1 else ''}."
 
 
 def marks_of(ranked: Iterable[Ranked]) -> dict[tuple[str, str, str], Mark]:
@@ -214,10 +225,7 @@ def marks_of(ranked: Iterable[Ranked]) -> dict[tuple[str, str, str], Mark]:
 
 def signs() -> str:
     """What the marks of a table in plain text mean."""
-    return (
-        "* best after the same post-hoc method, and different from all others by more than chance, over seeds and test "
-        "samples (p below 0.05 after Holm's correction for all that was ranked); ' the next."
-    )
+    return "* best after the same post-hoc method, and different from all others by more than chance; ' the next."
 
 
 def metric_values(records: Iterable[Record], name: str) -> list[float]:

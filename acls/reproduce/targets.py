@@ -186,11 +186,7 @@ def _judged(claim: Claim, experiment: Experiment, study: Study, rows: Mapping[st
 
 
 def _beside(
-    experiment: Experiment,
-    paper: str,
-    study: Study,
-    rows: Mapping[str, list[Row]],
-    pooled: Mapping[str, list[Row]],
+    experiment: Experiment, paper: str, study: Study, rows: Mapping[str, list[Row]], pooled: Mapping[str, list[Row]]
 ) -> Table:
     """The paper's numbers and ours; ``pooled`` beside those by a protocol."""
     right = "acc" if experiment.accuracy == "accuracy" else "mIoU"

@@ -18,26 +18,29 @@ from acls.errors import InputError
 from acls.metrics.catalogue import metric as metric_of
 from acls.metrics.distributions import LEVEL as CONFIDENCE
 from acls.metrics.distributions import holm, normal_quantile
-from acls.metrics.significance import SeedDifference, compare, over_seeds, ranking
+from acls.metrics.significance import Ranking, SeedDifference, all_against, compare, over_seeds, ranking
 from acls.results import LEVEL, Record, Result
 from acls.results.details import Resampled
 
+Methods = Mapping[str, Mapping[int, Record]]
+"""Records by method and seed."""
+PRIMARY = "ece"
+"""The metric of the question that is asked beforehand: which networks, as they are, have the least of it."""
+
 
 @dataclass(frozen=True)
-class Ranked:
-    """The best method by a metric, among those after the same post-hoc method, against all others."""
+class Ranked(Ranking):
+    """The best method by a metric, among those after the same post-hoc method, against all others.
+
+    Its ``p`` is corrected for the other rankings, unless it answers the question that was asked beforehand.
+    """
 
     metric: str
     posthoc: str
-    best: str
-    p: float
-    """Of some other method being as good, corrected by Holm for all that were ranked together."""
-    against: Mapping[str, SeedDifference]
-    """The best minus each other method, the closest first."""
     baseline: str
     """The first method."""
-    to_baseline: Mapping[str, SeedDifference]
-    """Each other method minus the baseline; intervals and p-values corrected for their number (Bonferroni)."""
+    scaled: Mapping[str, SeedDifference]
+    """Of networks as they are: the baseline after each post-hoc method minus itself, corrected for their number."""
 
     @property
     def significant(self) -> bool:
@@ -52,32 +55,32 @@ class Ranked:
         """The best minus the next."""
         return self.against[self.next].value
 
-    @property
-    def seeds(self) -> int:
-        return min(found.seeds for found in self.against.values())
-
-    @property
-    def needed(self) -> int | None:
-        """Seeds at which the difference to the next, if it is as it looks, would be more than chance."""
-        return self.against[self.next].needed
-
 
 def rank(records: Sequence[Record], metrics: Sequence[str]) -> list[Ranked]:
     """Find the best by each metric and test it against all others, seed by seed and on the same samples.
 
     Files of predictions, which have no seeds, are tested on their samples alone. A metric that some method lacks is
-    left out, and so is one that cannot be tested.
+    left out, and so is one that cannot be tested. One question is asked beforehand: the ECE of the networks as they
+    are. What else is ranked is looked at besides, so that its p-values are corrected by Holm for their number.
     """
     groups: dict[str, dict[str, dict[int, Record]]] = {}
     for one in records:
         groups.setdefault(one.posthoc, {}).setdefault(one.method, {})[one.seed or 0] = one
-    found = [one for posthoc, group in groups.items() for one in _ranked(posthoc, group, metrics)]
-    corrected = holm([one.p for one in found])
-    return [replace(one, p=p) for one, p in zip(found, corrected, strict=True)]
+    if not groups:
+        return []
+    (as_is, methods), *others = groups.items()
+    first = next(iter(methods))
+    after = {f"{first} after {posthoc}": group[first] for posthoc, group in others if first in group}
+    found = [*_ranked(as_is, methods, metrics, after)]
+    found += [one for posthoc, group in others for one in _ranked(posthoc, group, metrics, {})]
+    besides = [one for one in found if (one.metric, one.posthoc) != (PRIMARY, as_is)]
+    corrected = iter(holm([one.p for one in besides]))
+    return [replace(one, p=next(corrected)) if one in besides else one for one in found]
 
 
-def _ranked(posthoc: str, group: Mapping[str, Mapping[int, Record]], metrics: Sequence[str]) -> Iterator[Ranked]:
+def _ranked(posthoc: str, methods: Methods, metrics: Sequence[str], after: Methods) -> Iterator[Ranked]:
     """The best by each metric among methods after one post-hoc method, p-values not yet corrected."""
+    group, baseline = {**methods, **after}, next(iter(methods))
     files = all(one.seed is None for seeds in group.values() for one in seeds.values())
 
     @cache
@@ -92,11 +95,12 @@ def _ranked(posthoc: str, group: Mapping[str, Mapping[int, Record]], metrics: Se
         return difference(first, second, metric, level=level)
 
     for metric in metrics:
-        values = values_of(group, metric)
-        if len(group) > 1 and all(values.values()):
-            best = ranking(values, partial(pair, metric), higher_is_better=metric_of(metric).sign < 0)
+        values, of_pair = values_of(methods, metric), partial(pair, metric)
+        if len(methods) > 1 and all(values.values()):
+            best = ranking(values, of_pair, higher_is_better=metric_of(metric).sign < 0)
             if best is not None:
-                yield Ranked(metric, posthoc, best.best, best.p, best.against, next(iter(group)), best.to_baseline)
+                scaled = all_against(baseline, list(after), of_pair)
+                yield Ranked(**vars(best), metric=metric, posthoc=posthoc, baseline=baseline, scaled=scaled)
 
 
 def difference(
@@ -119,7 +123,7 @@ def difference(
     return over_seeds(mine, theirs, _deviation(pairs, metric), resolution=step, level=level)
 
 
-def values_of(group: Mapping[str, Mapping[int, Record]], metric: str) -> dict[str, dict[int, float]]:
+def values_of(group: Methods, metric: str) -> dict[str, dict[int, float]]:
     """The values of a metric by method and seed: debiased where all have such an estimate, else the plain ones."""
     found = {
         method: {seed: one.result.estimates[metric] for seed, one in seeds.items() if metric in one.result.estimates}

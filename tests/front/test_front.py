@@ -163,6 +163,16 @@ def test_stated_confidences_end_to_end(method):
         acls.evaluate(confidence=confidence, correct=confidence)
 
 
+def test_stated_confidences_of_one_unit_are_not_independent():
+    random = np.random.default_rng(7)
+    confidence, correct = (np.repeat(random.uniform(size=200), 10) for _ in range(2))
+    found = acls.evaluate(confidence=confidence, correct=correct < confidence, image=np.repeat(np.arange(200), 10))
+    assert found.unit == "image"
+    rows = acls.evaluate(confidence=confidence, correct=correct < confidence)
+    (low, high), (by_row_low, by_row_high) = (one.intervals["accuracy"] for one in (found, rows))
+    assert high - low > 2 * (by_row_high - by_row_low)
+
+
 def test_binary_scores_need_no_second_column():
     p, y = PROBS[:, 0], (LABELS == 0).astype(float)
     two = acls.evaluate(np.stack([1 - p, p], 1), y.astype(int), kind="probs")

@@ -181,9 +181,7 @@ def test_the_verdict_of_several_names_the_best_and_whether_that_is_chance(folder
     ranked = rank_subjects([bad, good])
     first, second, *each = verdict([bad, good], ranked)
     assert first.startswith("good.npz has the lowest ECE, ")
-    assert re.search(
-        r"points ahead of bad\.npz \(95 % interval .*\); p of another method being as good < 0\.001\.$", first
-    )
+    assert re.search(r"% debiased, \d+\.\d\d points below bad\.npz \(95 % interval \S+ to \S+; p < 0\.001\)\.$", first)
     assert second == "1 of 2 networks are miscalibrated by more than chance."
     assert len(each) == 2
 

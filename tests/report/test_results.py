@@ -43,25 +43,48 @@ def test_a_metric_that_is_not_known_leaves_its_cell_empty():
 @pytest.mark.parametrize(("p", "expected"), [(0.01, {(1, 2): "best", (0, 2): "second"}), (0.2, {})])
 def test_the_best_is_marked_only_where_it_differs_by_more_than_chance(p, expected):
     against = {"CE": SeedDifference(-0.035, -0.05, -0.02, p, 2, 2)}
-    ranked = [Ranked("ece", "none", "ACLS", p, against, "CE", {})]
+    ranked = [Ranked("ACLS", p, against, against, {"CE": 0.06, "ACLS": 0.025}, "ece", "none", "CE", {})]
     assert results_table(ROWS, ["ece"], marks=marks_of(ranked)).marks == expected
 
 
+SURE, UNSURE = SeedDifference(-0.03, -0.04, -0.02, 0.01, 3, 2), SeedDifference(-0.01, -0.05, 0.03, 0.6, 2, 9)
+LEAD = "ACLS has the lowest ECE, 2.00 % debiased, "
+
+
+def ranked_by(found, others=(), p=None, best="ACLS", first="CE"):
+    """A ranking of two methods, and others, where ``found`` is the difference to the first."""
+    to_baseline = {"ACLS": found, **dict.fromkeys(others, UNSURE)}
+    against = {name: replace(found, value=-abs(found.value)) for name in ("CE" if best == "ACLS" else "ACLS", *others)}
+    means = {"ACLS": 0.02, "CE": 0.05}
+    return Ranked(best, found.p if p is None else p, against, to_baseline, means, "ece", "none", first, {})
+
+
 @pytest.mark.parametrize(
-    ("found", "told"),
+    ("ranked", "told"),
     [
-        (SeedDifference(-0.03, -0.04, -0.02, 0.01, 3, 2),
-         "3.00 points ahead of CE (95 % interval -4.00 .. -2.00); p of another method being as good = 0.010."),
-        (SeedDifference(-0.01, -0.05, 0.03, 0.6, 2, 9),
-         "another method may be as good (p = 0.600); telling it from CE would take about 9 seeds."),
-        (SeedDifference(-0.01, -0.05, 0.03, 0.6, 2, None), "telling it from CE would take more test samples."),
-        (SeedDifference(-0.01, -math.inf, math.inf, 1.0, 1, None), "one seed cannot tell that from chance"),
+        (ranked_by(SURE), LEAD + "3.00 points below CE (95 % interval 2.00 to 4.00; p = 0.010)."),
+        (ranked_by(SURE, ["LS"], p=0.02), "p = 0.010); it differs from every other method's (p = 0.020)."),
+        (ranked_by(SURE, ["LS"], p=0.2), "p = 0.010); another method may be as good (p = 0.200)."),
+        (ranked_by(UNSURE),
+         LEAD + "1.00 points below CE, which may be chance (95 % interval 3.00 above to 5.00 below; p = 0.600): "
+         "telling them apart would take about 9 seeds."),
+        (ranked_by(replace(UNSURE, needed=None)), ": telling them apart would take more test samples."),
+        (ranked_by(SeedDifference(-0.01, -math.inf, math.inf, 1.0, 1, None)), "one seed cannot tell that from chance"),
+        (ranked_by(SeedDifference(0.02, 0.01, 0.03, 0.01, 3, 2), best="CE"),
+         "CE has the lowest ECE, 5.00 % debiased, 2.00 points below ACLS (95 % interval 1.00 to 3.00; p = 0.010)."),
     ],
 )  # fmt: skip
-def test_the_sentence_on_a_ranking_says_how_sure_it_is_and_what_it_would_take(found, told):
-    sentence = about_ranking(Ranked("ece", "none", "ACLS", found.p, {"CE": found}, "CE", {}))
-    assert sentence.startswith("ACLS has the lowest ECE, ")
-    assert told in sentence
+def test_the_sentence_on_a_ranking_says_how_sure_it_is_and_what_it_would_take(ranked, told):
+    assert told in about_ranking(ranked)
+
+
+def test_a_method_that_differs_from_every_other_is_not_said_to_be_no_better_than_the_first():
+    """Its corrected interval holds 0, but what is told of it is that it differs from each."""
+    ranked = ranked_by(UNSURE, ["LS"], p=0.02)
+    sentence = about_ranking(replace(ranked, against=dict.fromkeys(ranked.against, SURE)))
+    assert sentence.startswith(
+        LEAD + "3.00 points below CE (95 % interval 2.00 to 4.00; p = 0.010); it differs from ev"
+    )
 
 
 def test_columns_are_hidden_before_a_table_is_wider_than_the_terminal():

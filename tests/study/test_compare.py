@@ -1,5 +1,6 @@
 """The command compare: a study, or saved predictions; what it prints and what it refuses."""
 
+import html
 import json
 import os
 import signal
@@ -69,6 +70,17 @@ def test_the_terminal_and_the_page_have_the_same_p_values(outputs, capsys):
     assert [(one["metric"], one["p"]) for one in told] == [(one.metric, one.p) for one in on_page]
 
 
+def test_the_terminal_the_page_and_the_json_say_the_same_sentence(outputs, capsys):
+    paths = files(outputs, "shouts", "fits")
+    assert main(["compare", "--predictions", *paths, "--json"]) == 0
+    (answer,) = json.loads(capsys.readouterr().out)["answer"]
+    assert main(["compare", "--predictions", *paths]) == 0
+    assert " ".join(capsys.readouterr().out.split()).startswith(answer)
+    assert main(["report", *paths, "--out", str(outputs / "page.html")]) == 0
+    page = (outputs / "page.html").read_text()
+    assert answer.replace("fits ", "fits.npz ").replace("below shouts", "below shouts.npz") in html.unescape(page)
+
+
 def test_a_metric_without_a_value_is_null_in_json(tmp_path, capsys):
     labels = torch.arange(100) % 4
     for name, sharpness in (("one", 2.0), ("two", 3.0)):
@@ -117,6 +129,10 @@ def test_models_that_are_alike_are_not_marked(outputs, capsys):
         (["digits_cnn", "--predictions", "{0}/fits.npz", "{0}/alike.npz"], "digits_cnn is for networks to train"),
         (["--predictions", "{0}/fits.npz", "{0}/fits.npz"], "twice"),
         (["--predictions", "{0}/fits.npz", "{0}/other.npz"], "other labels"),
+        (
+            ["--predictions", "{0}/fits.npz", "{0}/pixels.npz"],
+            "pixels.npz and {0}/fits.npz: expected the image of each row in both files or in neither",
+        ),
         (["digits_cnn", "--loss", "ACLS"], "--methods"),
         (["digits_cnn", "--config", "x.yaml"], "not both"),
         (["digit_cnn"], "did you mean 'digits_cnn'"),
@@ -127,8 +143,9 @@ def test_models_that_are_alike_are_not_marked(outputs, capsys):
 def test_what_cannot_be_is_refused_with_the_way_out(outputs, capsys, monkeypatch, arguments, message):
     monkeypatch.chdir(outputs)
     Predictions(torch.randn(600, 5), torch.zeros(600, dtype=torch.int64), "logits").save(outputs / "other.npz")
+    replace(Predictions.load(outputs / "fits.npz"), image=torch.arange(600) // 6).save(outputs / "pixels.npz")
     assert main(["compare", *(word.format(outputs) for word in arguments)]) == 2
-    assert message in capsys.readouterr().err
+    assert message.format(outputs) in capsys.readouterr().err
     assert not (outputs / "studies").exists()
 
 

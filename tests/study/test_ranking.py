@@ -53,7 +53,8 @@ def test_methods_that_are_alike_are_not_told_apart_and_it_says_what_would_be_nee
     found = rank(records, ["ece", "accuracy"])
     assert len(found) == 2
     assert not any(one.significant for one in found)
-    assert all(one.needed is None or one.needed > 3 for one in found)
+    needed = [found.needed for one in found for found in one.to_baseline.values()]
+    assert all(seeds is None or seeds > 3 for seeds in needed)
 
 
 def test_what_differs_from_seed_to_seed_is_not_significant_however_many_samples():
@@ -104,7 +105,7 @@ def test_files_compared_with_the_first_have_intervals_and_p_values_that_agree():
 
 def test_one_seed_marks_nothing():
     found = ece_of([network(m, 1, scale, 1) for m, scale in (("fits", 1.2), ("shouts", 8.0))])
-    assert found.seeds == 1
+    assert found.against["shouts"].seeds == 1
     assert not found.significant
     assert math.isinf(found.against["shouts"].high)
 
@@ -133,11 +134,31 @@ def test_higher_accuracy_is_better_and_lower_error():
     assert {one.metric: one.best for one in rank(rows, ["ece", "accuracy"])} == {"ece": "A", "accuracy": "B"}
 
 
-def test_p_values_are_corrected_for_all_that_were_ranked():
+def test_the_question_asked_is_the_ece_as_trained_and_what_else_is_ranked_is_corrected_for_its_number():
     values = {"A": (0.01, 0.012, 0.011), "B": (0.05, 0.052, 0.054)}
     rows = [made(m, s, ece, 1 - ece) for m, eces in values.items() for s, ece in enumerate(eces)]
-    (alone,), both = rank(rows, ["ece"]), rank(rows, ["ece", "accuracy"])
-    assert max(one.p for one in both) >= min(1.0, 2 * min(alone.p, rank(rows, ["accuracy"])[0].p)) - 1e-9
+    rows += [replace(one, posthoc="Temperature") for one in rows]
+    found = {(one.posthoc, one.metric): one.p for one in rank(rows, ["accuracy", "ece"])}
+    (alone,) = rank(rows[:6], ["ece"])
+    (accuracy,) = rank(rows[:6], ["accuracy"])
+    assert list(found) == [(posthoc, metric) for posthoc in ("none", "Temperature") for metric in ("accuracy", "ece")]
+    assert found["none", "ece"] == alone.p
+    assert found["Temperature", "ece"] == pytest.approx(3 * min(alone.p, accuracy.p))
+
+
+def test_the_first_method_after_a_post_hoc_method_is_compared_with_itself_and_costs_the_others_nothing():
+    values = {"CE": (0.10, 0.101, 0.102), "A": (0.05, 0.052, 0.051), "B": (0.09, 0.088, 0.091)}
+    rows = [made(m, s, ece) for m, eces in values.items() for s, ece in enumerate(eces)]
+    scaled = [
+        replace(made(m, s, ece / 10), posthoc="Temperature") for m, e in values.items() for s, ece in enumerate(e)
+    ]
+    as_is, after = rank([*rows, *scaled], ["ece"])
+    assert as_is.best == "A"
+    assert list(as_is.against) == ["B", "CE"]
+    assert list(as_is.to_baseline) == ["A", "B"]
+    assert as_is.scaled["CE after Temperature"].value == pytest.approx(-0.9 * 0.101)
+    assert as_is.to_baseline == rank(rows, ["ece"])[0].to_baseline
+    assert after.scaled == {}
 
 
 def test_one_method_alone_is_not_ranked():
@@ -148,4 +169,4 @@ def test_only_seeds_that_both_have_are_compared():
     rows = [made("A", 1, 0.1), made("A", 2, 0.1), made("A", 3, 0.11), made("B", 2, 0.3), made("B", 3, 0.32)]
     ece = ece_of(rows)
     assert math.isclose(ece.difference, -0.205)
-    assert ece.seeds == 2
+    assert ece.against["B"].seeds == 2

@@ -110,7 +110,7 @@ def render(
         open="" if len(subjects) > 1 else " hidden",
         verdict=_sentences(sentences[1:]),
         results="\n".join(_results(group, marks_of(ranked), name=len(groups) > 1) for group in groups)
-        + "\n".join(_against(one, records(subjects)) for one in ranked if one.metric == "ece"),
+        + "\n".join(_against(one) for one in ranked if one.metric == "ece"),
         version=html.escape(acls.__version__),
         date=f"{now:%Y-%m-%d %H:%M} UTC",
         data=embedded(_data(subjects)),
@@ -159,12 +159,12 @@ def _results(group: Sequence[Record], marks: Marks, *, name: bool) -> str:
     )
 
 
-def _against(ranked: Ranked, rows: Sequence[Record]) -> str:
+def _against(ranked: Ranked) -> str:
     """The ECE of each method against that of the first, after one post-hoc method."""
     after = "" if ranked.posthoc == NONE else f" after {ranked.posthoc}"
     title = html.escape(f"ECE against {ranked.baseline}{after}")
     hint = f'<p class="hint">{html.escape(about_baseline(ranked))}</p>'
-    return f"<h3>{title}</h3>\n{hint}\n{_scrolling(baseline_table(ranked, rows), title)}\n"
+    return f"<h3>{title}</h3>\n{hint}\n{_scrolling(baseline_table(ranked), title)}\n"
 
 
 def _scrolling(table: Table, label: str) -> str:

@@ -129,12 +129,8 @@ def _overall(methods: dict[str, list[Subject]], ranked: Sequence[Ranked]) -> lis
         return ["The networks were tested on different samples, so they are not compared."]
     sentences = [about_ranking(one) for one in ranked if (one.metric, one.posthoc) == ("ece", NONE)]
     off = sum(bool(verdict_of(one.as_is.result).miscalibrated) for one in known)
-    sentences.append(
-        f"{off} of {len(known)} networks are miscalibrated by more than chance."
-        if off
-        else f"None of the {len(known)} networks is miscalibrated by more than chance at this n."
-    )
-    return sentences
+    many = f"{off} of {len(known)} networks are" if off else f"None of the {len(known)} networks is"
+    return [*sentences, f"{many} miscalibrated by more than chance."]
 
 
 def _remedy(group: Sequence[Subject]) -> str:
