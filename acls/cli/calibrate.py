@@ -7,7 +7,7 @@ learns a single value) and the ECE does not rise by more than twice its own.
 Examples:
   acls calibrate val.npz --test test.npz --out calibrator.safetensors
   acls calibrate val.npz --method temperature,vector,isotonic
-  acls calibrate val.npz --method 'Vector(space=log_probs), Temperature(objective=ece)'
+  acls calibrate val.npz --method 'Vector(space=log_probs), ETS'
   acls calibrate val.npz --method all --test test.npz
   acls calibrate pixels.npz --image image_index --method temperature,selective
 

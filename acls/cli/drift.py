@@ -12,7 +12,8 @@ Examples:
   acls drift calibration.npz monday.npz
   acls drift val.parquet 'logs/2025-06-*.parquet' --probs p --json
   acls drift val.npz new.npz --alpha 0.001 --psi 0.25
-  acls drift val.npz new.npz --out shift.safetensors; acls apply shift.safetensors new.npz corrected.npz
+  acls drift val.npz new.npz --out shift.safetensors
+  acls apply shift.safetensors new.npz corrected.npz
 
 """
 

@@ -105,8 +105,7 @@ def _evaluated(args: argparse.Namespace, title: str, path: str, columns: Columns
         if "predicted" in args.by:
             read = (replace(p, group=p.top()[1], group_names=()) for p in read)
         counts = count(read, **settings)
-    empty = counts.empty_groups()
-    if empty:
+    if empty := counts.empty_groups():
         named = ", ".join(empty[:5]) + (f" and {len(empty) - 5} more" if len(empty) > 5 else "")
         note(args, f"{title} has groups without a labelled row, left out: {named}")
     return counts.result(replicates=args.bootstrap)
@@ -133,11 +132,15 @@ def _as_json(args: argparse.Namespace, results: dict[str, Result], compared: Dif
 
 
 def _parts(args: argparse.Namespace, results: dict[str, Result], compared: Differences) -> Parts:
-    """The verdict of each model, then its numbers; then each against the first."""
+    """Each model against the first, in a sentence; each one's verdict and numbers; then those of the comparison."""
     from acls.report.results import comparison_table, group_table, metric_table
     from acls.results import verdict
     from acls.results.words import remarks
 
+    first = results[compared.baseline]
+    for title, found in compared.comparisons.items():
+        yield f"{title} against {compared.baseline}, on the same {first.n} samples: {verdict(found['ece']).text}"
+    yield from [""] * bool(compared.comparisons)
     for title, result in results.items():
         suite = result.suite
         classes = f" of {suite.n_classes} classes" if suite is not None and suite.n_classes else ""
@@ -154,11 +157,8 @@ def _parts(args: argparse.Namespace, results: dict[str, Result], compared: Diffe
         if result.groups:
             yield from ("", "by group:", "", group_table(result.groups))
         yield ""
-    first = results[compared.baseline]
     for title, found in compared.comparisons.items():
-        yield f"{title} against {compared.baseline}, on the same {first.n} samples: {verdict(found['ece']).text}"
-        yield from ("", comparison_table(first, results[title], found), "")
-    if compared.comparisons:
-        many = len(compared.comparisons)
+        yield from (Line(f"{title} against {compared.baseline}:\n"), comparison_table(first, results[title], found), "")
+    if many := len(compared.comparisons):
         corrected = f" Intervals and p-values are corrected for {many} comparisons (Bonferroni)." if many > 1 else ""
         yield f"Each p tests that the metric of its row is the same for both models.{corrected}"

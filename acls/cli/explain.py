@@ -7,7 +7,7 @@ holds, and raises it at the other classes. Methods that look at the whole batch 
 Examples:
   acls explain
   acls explain --logits 9,2,1,-3 --label 0
-  acls explain --logits=-1,2,8 --label 2 --methods "CE, MbLS(margin=6), ACLS(margin=6), ACLS(margin=6, form=paper)"
+  acls explain --logits=-1,2,8 --label 2 --methods "CE, ACLS, ACLS(form=paper)"
   acls explain --figure figure1.png
 
 """

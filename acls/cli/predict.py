@@ -3,7 +3,7 @@
 Examples:
   acls predict runs/digits_cnn-ACLS-1 --out test.safetensors
   acls predict runs/mine/last.safetensors --part val --out val.npz
-  acls predict runs/mine --data folder --root OTHER_IMAGES --out other.safetensors
+  acls predict runs/mine --data folder --root OTHER --out other.safetensors
   acls predict runs/mine --mc-samples 20 --out dropout.safetensors
 
 """

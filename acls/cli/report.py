@@ -6,7 +6,7 @@ temperature of the other half.
 
 Examples:
   acls report runs/digits_cnn-ACLS-1 --open
-  acls report studies/digits_cnn --out report.html --figures figures --format pdf
+  acls report studies/digits_cnn --figures figures --format pdf
   acls report before.npz after.npz --table latex
   acls report nets.npz --logits resnet20 --logits resnet56
   acls report preds.csv --probs p0,p1,p2 --label y --images pictures/

@@ -5,9 +5,9 @@ within noise, else it "helps" or "hurts". Works for classification and segmentat
 
 Examples:
   acls shift runs/digits_cnn-ACLS-1
-  acls shift runs/mine --corruptions noise,blur,contrast,jpeg --severity 1-5 --figure shift.png
+  acls shift runs/mine --corruptions noise,blur --severity 1-5 --figure a.png
   acls shift runs/mine --data folder --root OTHER_IMAGES --limit 1000 --json
-  acls shift timm/resnet18 --model.weights resnet18.safetensors --data folder --root IMAGES --data.normalise imagenet
+  acls shift timm/resnet18 --model.weights FILE --data folder --root IMAGES
 
 """
 

@@ -4,9 +4,9 @@ A grid tries every combination, TPE learns from the trials before and gives hope
 evaluated: train the best once more with `acls train`, or compare it with others by `acls compare`.
 
 Examples:
-  acls tune digits_cnn --loss ACLS --space lambda1=0:0.15:0.05,lambda2=0:0.015:0.005
-  acls tune digits_cnn --loss ACLS --space 'margin=2:12,lambda1=0.01:0.3:log' --sampler tpe --trials 30
-  acls tune cifar10_mini --root cifar10_train.zip --loss MbLS --space 'margin=6|8|10,optim.lr=0.05|0.1'
+  acls tune digits_cnn --loss ACLS --space 'lambda1=0:0.15:0.05,margin=6|10'
+  acls tune digits_cnn --space 'lambda1=0.01:0.3:log' --sampler tpe --trials 30
+  acls tune cifar10_mini --root cifar10_train.zip --space 'optim.lr=0.05|0.1'
 
 A space is settings with what they may be: low:high:step, low:high, low:high:log, or a|b|c.
 

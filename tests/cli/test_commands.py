@@ -13,12 +13,14 @@ from acls.cli import COMMANDS, main
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help_with_an_example(command, capsys):
+def test_every_command_has_help_with_an_example_that_fits_80_columns(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit) as ended:
         main([command, "--help"])
     assert ended.value.code == 0
     out = capsys.readouterr().out
     assert f"acls {command}" in out.split("examples:")[1]
+    assert max(map(len, out.splitlines())) <= 80
 
 
 def test_without_a_command_the_help_is_shown(capsys):
