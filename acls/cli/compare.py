@@ -126,8 +126,7 @@ def _parts(found: Comparison) -> Parts:
     seeds = "; ±: standard deviation over seeds" if len({one.seed for one in found.rows}) > 1 else ""
     yield f"debiased: without the bias of noise, as are differences of errors{seeds}."
     if found.ranked:
-        yield views.about_baseline(found.ranked[0])
-        yield views.about_tests(found.ranked)
+        yield from (views.about_baseline(found.ranked[0]), views.about_tests(found.ranked))
     if marks:
         yield views.signs()
     if found.page is not None:

@@ -139,8 +139,8 @@ def _parts(args: argparse.Namespace, results: dict[str, Result], compared: Diffe
 
     first = results[compared.baseline]
     for title, found in compared.comparisons.items():
-        yield f"{title} against {compared.baseline}, on the same {first.n} samples: {verdict(found['ece']).text}"
-    yield from [""] * bool(compared.comparisons)
+        against = f"{title} against {compared.baseline}, on the same {first.n} samples"
+        yield from (f"{against}: {verdict(found['ece']).text}", "")
     for title, result in results.items():
         suite = result.suite
         classes = f" of {suite.n_classes} classes" if suite is not None and suite.n_classes else ""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from acls.errors import InputError
 from acls.metrics.catalogue import CATALOGUE, metric, names
-from acls.metrics.significance import Comparison
+from acls.metrics.significance import Comparison, SeedDifference
 from acls.report.tables import Mark, Table, spread
 from acls.results import LEVEL, Advice, Differences, Record, Result, show_p
 from acls.results.recommending import AS_IT_IS
@@ -168,7 +168,7 @@ def baseline_table(ranked: Ranked) -> Table:
     for name in sorted(compared, key=lambda name: shown.sign * means[name]):
         found = compared[name]
         worth = _range(ranked.metric, (found.low, found.high)), _p(found.p)
-        known = ("one seed", "") if math.isinf(found.low) else worth
+        known = (_few(found), "") if math.isinf(found.low) else worth
         table.add(name, shown.show(means[name]), shown.show(found.value, sign=True), *known)
     return table
 
@@ -180,11 +180,14 @@ def about_baseline(ranked: Ranked) -> str:
     return f"Against {ranked.baseline}: intervals and p-values over seeds and test samples{corrected}."
 
 
+def _few(found: SeedDifference) -> str:
+    return "one seed" if found.seeds == 1 else "seeds all alike"
+
+
 def about_tests(ranked: Sequence[Ranked]) -> str:
     """Whether there is a best method by any metric, and what the p-values of `ranking_table` are of."""
-    lead = "Best by: p is of another method being as good"
-    if not any(one.significant for one in ranked):
-        lead = "By no metric does one method differ from all others by more than chance"
+    told = any(one.significant for one in ranked)
+    lead = "Best by: p is of another method being as good" if told else "By no metric does one method stand out"
     return f"{lead}; p-values are corrected for their number (Holm), but for that of the ECE as trained."
 
 
@@ -202,7 +205,7 @@ def about_ranking(ranked: Ranked) -> str:
     by = f"{show(ranked.means[best])} % debiased, {show(abs(found.value))} points below {other}"
     lead = f"{best} has the lowest ECE{after}, {by}"
     if math.isinf(found.low):
-        return f"{lead}; one seed cannot tell that from chance: compare at least two, better five."
+        return f"{lead}; {_few(found)} cannot tell that from chance: compare at least two, better five."
     low, high = sorted(math.copysign(1, found.value) * end for end in (found.low, found.high))
     ends = f"{show(low)} to {show(high)}" if low >= 0 else f"{show(-low)} above to {show(high)} below"
     worth = f"(95 % interval {ends}; p {show_p(found.p)})"

@@ -327,7 +327,7 @@ def refuse_other_settings(rows: Sequence[Row], stored: Iterable[Row], study: str
                 continue
             if name == "model.source":
                 what = f"the source of {before['model.name']} has changed since {study} began"
-                raise InputError(f"{what}: restore it, or {remedy}")
+                raise InputError(f"{what}: restore it to go on, or take another folder")
             raise InputError(f"{study} has runs with {name} {before.get(name)}, got {now[name]}: {remedy}")
 
 
