@@ -12,7 +12,7 @@ __version__ = "0.2.0.dev0"
 
 _HOME = {
     "Predictions": "acls.predictions",
-    **dict.fromkeys(("apply", "calibrate", "compare", "evaluate", "fit", "write_report"), "acls.front"),
+    **dict.fromkeys(("apply", "apply_file", "calibrate", "compare", "evaluate", "fit", "write_report"), "acls.front"),
     "Suite": "acls.metrics",
     "effective_label": "acls.losses",
     "make_loss": "acls.losses",

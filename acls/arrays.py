@@ -3,8 +3,6 @@
 Tensors, NumPy and JAX arrays, data frames and series of pandas and polars, and lists are all the same here.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -27,9 +25,7 @@ def as_tensor(array: Any, name: str = "scores") -> Tensor:
     found = np.atleast_1d(np.asarray(array))
     boxed = found.dtype.kind == "O" and found.size and isinstance(found.flat[0], bool | int | float | np.number)
     if not boxed and found.dtype.kind not in "biuf":
-        raise InputError(
-            f"{name}: expected numbers, got {type(array).__name__} of {found.dtype}: turn class names into ids"
-        )
+        raise InputError(f"{name}: expected numbers, got {type(array).__name__} of {found.dtype}: pass class ids")
     if boxed or found.dtype.itemsize > 8:
         found = found.astype(np.float64)
     # In this machine's byte order; a copy of what is not writeable, which a tensor could write into.

@@ -3,8 +3,6 @@
 The only importer of `torch.distributed`.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.distributed as dist
 from torch import Tensor

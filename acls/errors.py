@@ -1,7 +1,5 @@
 """Errors that say what was expected, what was given, and the way out."""
 
-from __future__ import annotations
-
 import difflib
 import importlib
 from collections.abc import Iterable

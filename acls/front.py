@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,54 +18,35 @@ from acls.calibrators import Calibrator, make_calibrator
 from acls.data import DataOptions
 from acls.data.given import fingerprint, gathered
 from acls.errors import InputError
+from acls.metrics.bins import BINS
+from acls.metrics.protocols import PROTOCOLS
+from acls.metrics.protocols import protocol as find_protocol
+from acls.metrics.significance import REPLICATES
 from acls.models.own import resolved
 from acls.options import override
-from acls.predictions import Columns, Predictions
+from acls.predictions import Batches, Columns, Predictions, Source, open_batches, save_batches, slices
 from acls.predictions.core import to_logits
 from acls.recipes import METHODS, Recipe, find
-from acls.report.page.build import write
-from acls.report.page.sources import of_file
-from acls.report.results import RANKED, about_ranking
-from acls.results import Record, Result
+from acls.report.gallery import write_figures
+from acls.report.page.build import Report, write
+from acls.report.page.build import results as tables_of
+from acls.report.page.overview import decisions, verdict
+from acls.report.page.sources import Unfinished, holds_runs, of_file, of_path
+from acls.report.page.subjects import Subject, rank_subjects, told_apart
+from acls.report.results import RANKED, Comparison
+from acls.results import ModelResults, ProtocolResults, Record, Result, count, differences, measure
 from acls.results import evaluate as measured
+from acls.results.recommending import check_pointwise
 from acls.shapes import IGNORE_INDEX
 from acls.spec import Spec
 from acls.storage import check_output
 from acls.study.engine import Engine, Here, make_engine
-from acls.study.ranking import Ranked, rank
-from acls.study.runs import Cell, Failed, chosen, detailed, plan, run_study
+from acls.study.parts import count_parts
+from acls.study.ranking import rank
+from acls.study.runs import chosen, detailed, plan, run_study
 from acls.study.store import Store
 from acls.train import Given, TrainedRun
 from acls.train import fit as train_recipe
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A finished study, or files of predictions compared: what was measured, and the page that shows it."""
-
-    rows: Sequence[Record]
-    """One per method, seed and post-hoc method; ``row.result["ece"]`` is a number."""
-    ranked: Sequence[Ranked]
-    """The best method by each metric against all others, and all methods against the first."""
-    failed: Sequence[Failed] = ()
-    folder: Path | None = None
-    page: Path | None = None
-
-    @property
-    def answer(self) -> list[str]:
-        """Which method, by how much, how sure: a sentence for the networks as they are and one per post-hoc method."""
-        return [about_ranking(one) for one in self.ranked if one.metric == "ece"]
-
-    def as_json(self) -> dict[str, Any]:
-        """What `acls compare --json` prints."""
-        derived = ("next", "difference", "significant")
-        return {
-            "answer": self.answer,
-            "rows": [one.as_json() for one in self.rows],
-            "ranking": [asdict(one) | {name: getattr(one, name) for name in derived} for one in self.ranked],
-            "failed": [asdict(one) for one in self.failed],
-            "report": None if self.page is None else str(self.page),
-        }
 
 
 def compare(
@@ -98,19 +80,32 @@ def compare(
     worker is this process; with more, model and data must be picklable, the model by its name in a module.
     """
     recipe, given = _prepared(model, (train, val, test), recipe, settings, classes, void)
+    engine = Here(1, torch.get_num_threads()) if workers == 1 else make_engine("local", workers=workers)
+    study: dict[str, Any] = {"methods": methods, "seeds": seeds, "posthoc": posthoc, "out": out}
+    return compare_recipe(recipe, **study, engine=engine, given=given, page=page, show=show, force=force)
+
+
+def compare_recipe(
+    recipe: str | Recipe,
+    *,
+    methods: str | Sequence[Any] = METHODS,
+    seeds: int | Iterable[int] = 3,
+    posthoc: str = "temperature",
+    out: str | Path | None = None,
+    engine: Engine | None = None,
+    given: Given | None = None,
+    wait: bool = False,
+    page: bool = True,
+    show: bool = True,
+    force: bool = False,
+) -> Comparison:
+    """Run or continue the study of a recipe, rank its methods and write its page: `acls compare RECIPE`."""
+    recipe = replace(find(recipe), log=()) if isinstance(recipe, str) else recipe
     folder = Path(out or Path("studies") / recipe.name)
     specs = methods if isinstance(methods, str) else [Spec.of(one) for one in methods]
     which = range(recipe.seed, recipe.seed + seeds) if isinstance(seeds, int) else seeds
-    engine = Here(1, torch.get_num_threads()) if workers == 1 else make_engine("local", workers=workers)
     cells = [replace(cell, given=given) for cell in plan(folder, recipe, specs, which, posthoc)]
-    return run_comparison(folder, cells, engine, page=page, show=show, force=force)
-
-
-def run_comparison(
-    folder: Path, cells: Sequence[Cell], engine: Engine, *, wait: bool = False, page: bool, show: bool, force: bool
-) -> Comparison:
-    """Run or continue a study in its folder, rank its methods and write its page: `acls compare` by its settings."""
-    root = cells[0].recipe.data.root
+    engine, root = engine or make_engine("local"), recipe.data.root
     check_output(folder, "study", inputs=[root] if root else (), force=force)
     if page:
         check_output(folder / "report.html", "page", force=force)
@@ -122,6 +117,68 @@ def run_comparison(
     if written is not None:
         write(folder, written, ranked=ranked)
     return Comparison(rows, ranked, failed, folder, written)
+
+
+def evaluate_files(
+    files: Mapping[str, Source] | Sequence[str | Path],
+    columns: Columns | None = None,
+    *,
+    by: Sequence[str] = (),
+    bins: int = BINS,
+    max_error: float | None = None,
+    replicates: int = REPLICATES,
+    ignore_index: int = IGNORE_INDEX,
+    engine: Engine | None = None,
+) -> ModelResults:
+    """Evaluate models by files of their predictions, and compare each with the first: `acls evaluate A B`.
+
+    ``files`` are paths, or sources by the models' names. ``by`` may name "group", "predicted" (class) and "image". With
+    an ``engine``, the parts of a data set are counted by its processes.
+    """
+    models = _named(files, columns, ignore_index)
+    settings: dict[str, Any] = {"by_group": any(name != "image" for name in by), "by_image": "image" in by}
+    settings |= {"bins": bins, "compare": len(models) > 1, "ignore_index": ignore_index}
+    results, notes = {}, []
+    for name, batches in models.items():
+        if engine is not None and isinstance(batches, Batches) and len(batches.files) > 1 and "predicted" not in by:
+            counts = count_parts(batches, engine, **settings)
+        else:
+            by_class = (replace(p, group=p.top()[1], group_names=()) for p in batches)
+            counts = count(by_class if "predicted" in by else batches, **settings)
+        results[name] = counts.result(replicates=replicates)
+        if empty := counts.empty_groups():
+            named = ", ".join(empty[:5]) + (f" and {len(empty) - 5} more" if len(empty) > 5 else "")
+            notes.append(f"{name} has groups without a labelled row, left out: {named}")
+    compared = differences(results if replicates else dict([next(iter(results.items()))]))
+    notes += [f"{name} is not compared with {compared.baseline}: {why}" for name, why in compared.left_out.items()]
+    return ModelResults(results, compared, bins, max_error, tuple(notes))
+
+
+def measure_files(
+    files: Mapping[str, Source] | Sequence[str | Path],
+    protocol: str = "all",
+    columns: Columns | None = None,
+    *,
+    ignore_index: int = IGNORE_INDEX,
+) -> ProtocolResults:
+    """Measure files of predictions as a paper's code does, or as all of them do: `acls evaluate --protocol NAME`."""
+    chosen = list(PROTOCOLS.values()) if protocol == "all" else [find_protocol(protocol)]
+    settings: dict[str, Any] = {"ignore_index": ignore_index, "skip_unfit": len(chosen) > 1}
+    models = _named(files, columns, ignore_index)
+    return ProtocolResults({name: measure(one, chosen, **settings) for name, one in models.items()}, chosen)
+
+
+def _named(
+    files: Mapping[str, Source] | Sequence[str | Path], columns: Columns | None, ignore_index: int
+) -> dict[str, Iterable[Predictions]]:
+    sources = files if isinstance(files, Mapping) else dict(zip(short_names(files), files, strict=True))
+    return {name: slices(one, columns, ignore_index=ignore_index) for name, one in sources.items()}
+
+
+def short_names(paths: Sequence[str | Path]) -> list[str]:
+    """The names of files without their folders, or the paths where two have the same name."""
+    names = [Path(path).name or str(path) for path in paths]
+    return names if len(set(names)) == len(set(map(str, paths))) else list(map(str, paths))
 
 
 def compare_files(
@@ -289,6 +346,97 @@ def apply(calibrator: Calibrator, scores: Any, kind: str | None = None) -> Any:
     return after[:, 1] if one else after
 
 
+@dataclass(frozen=True)
+class Applied:
+    """A file of calibrated predictions; ``kind`` is "log-probabilities", or "confidences" where such were stated."""
+
+    file: str
+    calibrator: str
+    kind: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.kind} calibrated by {self.calibrator}"
+
+
+def apply_file(
+    calibrator: Calibrator | str | Path,
+    source: str | Path | Batches,
+    out: str | Path,
+    columns: Columns | None = None,
+    *,
+    ignore_index: int = IGNORE_INDEX,
+    force: bool = False,
+) -> Applied:
+    """Apply a calibrator, or a file of one, to a file of predictions, and write another: `acls apply`.
+
+        acls.apply_file("calibrator.safetensors", "test.npz", "calibrated.npz")
+
+    Written are log-probabilities, or calibrated confidences where the source holds stated ones. Labels may be missing.
+    The source is read in slices, and ``.parquet`` and ``.csv`` are written so: they may be larger than memory.
+    """
+    fitted = calibrator if isinstance(calibrator, Calibrator) else Calibrator.load(calibrator)
+    check_pointwise(fitted)
+    if not isinstance(source, Batches):
+        unlabelled = replace(columns or Columns(), unlabelled=True)
+        source = open_batches(source, unlabelled, ignore_index=ignore_index)
+    inputs = [*source.files, *([] if isinstance(calibrator, Calibrator) else [calibrator])]
+    check_output(out, "predictions", inputs=inputs, force=force)
+    stated = any(p.kind == "triples" for p in itertools.islice(iter(source), 1))
+    if stated != fitted.stated:
+        kinds = ("rows of scores", "stated confidences")
+        own, other = kinds[fitted.stated], kinds[stated]
+        what = "the calibrator" if fitted is calibrator else calibrator
+        raise InputError(f"{what} was fitted to {own}, but {source.name} holds {other}")
+    about = {"calibrator": repr(fitted)}
+    save_batches(out, (replace(p.calibrated(fitted), meta={**p.meta, **about}) for p in source))
+    return Applied(str(out), repr(fitted), "confidences" if stated else "log-probabilities")
+
+
+def report_files(
+    sources: Sequence[str | Path | tuple[str, Batches | Predictions]],
+    columns: Columns | None = None,
+    *,
+    out: str | Path | None = None,
+    title: str | None = None,
+    figures: str | Path | None = None,
+    form: str = "png",
+    table: str | None = None,
+    images: str | Path | None = None,
+    max_error: float | None = None,
+    replicates: int = REPLICATES,
+    ignore_index: int = IGNORE_INDEX,
+    force: bool = False,
+) -> Report:
+    """Write the page about runs, studies or files of predictions: `acls report`.
+
+    A file may be given with a title, as ``("mine", open_batches("preds.npz"))``. ``figures`` is a folder to write every
+    figure into, in that ``form``; ``table`` is the form of the tables: text, markdown, latex or csv.
+    """
+    paths = [getattr(one[1], "name", "") if isinstance(one, tuple) else one for one in sources]
+    folder = paths[0] if len(paths) == 1 and Path(paths[0]).is_dir() else ""
+    page = Path(out or Path(folder, "report.html"))
+    check_output(page, "page", inputs=filter(None, [*paths, images]), force=force)
+    skipped: list[Unfinished] = []
+    subjects: list[Subject] = []
+    for one in sources:
+        if not isinstance(one, tuple) and holds_runs(one):
+            subjects += of_path(one, replicates=replicates, skipped=skipped)
+            continue
+        name, source = one if isinstance(one, tuple) else (None, one)
+        settings: dict[str, Any] = {"ignore_index": ignore_index, "replicates": replicates, "images": images}
+        subjects.append(of_file(source, columns, title=name, **settings))
+    if not subjects:
+        raise skipped[0]
+    subjects = told_apart(subjects)
+    ranked = rank_subjects(subjects) if replicates else []
+    write(subjects, page, title=title, ranked=ranked, max_error=max_error)
+    drawn = write_figures(subjects, figures, form, force=force) if figures else []
+    tables = [one.show(table) for one in tables_of(subjects, ranked)] if table else []
+    chosen = [] if max_error is None else decisions(subjects, max_error)
+    notes = tuple(f"left out: {one}" for one in skipped)
+    return Report(page, verdict(subjects, ranked), chosen, subjects, ranked, drawn, tables, table, notes)
+
+
 def write_report(
     path: str | Path,
     scores: Any = None,
@@ -308,11 +456,9 @@ def write_report(
     """
     if own.get("sample_weight") is not None:
         raise InputError("write_report takes no sample_weight, as pages are of rows of equal weight: use acls.evaluate")
-    check_output(path, "page", force=force)
     models = scores if isinstance(scores, Mapping) else {title: scores}
-    subjects = [of_file(_checked(one, labels, kind, **own), title=name) for name, one in models.items()]
-    write(subjects, path, max_error=max_error)
-    return Path(path)
+    sources = [(name, _checked(one, labels, kind, **own)) for name, one in models.items()]
+    return report_files(sources, out=path, max_error=max_error, force=force).page
 
 
 def _weight(given: Any, rows: Any) -> Tensor | None:

@@ -3,8 +3,6 @@
 Integers are int64 tensors taken modulo 2**64, so a value is the same on every device and machine.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -40,6 +40,27 @@ CHECKSUMS = "checksums"
 """The entry of a safetensors file's metadata that `save_tensors` adds: the CRC-32 of each tensor and of the rest."""
 
 
+FORMS = {
+    "calibrator": (".safetensors",),
+    "figure": (".png", ".svg", ".pdf"),
+    "predictions": (".npz", ".safetensors", ".parquet", ".csv", ".tsv"),
+}
+"""How the names of files may end, by their kind."""
+
+
+def check_form(path: str | os.PathLike[str], kind: str) -> str:
+    """Return the ending of a file; raise where its kind has another, or where what writes it is not installed.
+
+    A figure may have none, and is a PNG then.
+    """
+    suffix = (Path(path).suffix.lower() or ".png") if kind == "figure" else Path(path).suffix
+    if suffix not in FORMS[kind]:
+        raise InputError(f"cannot write {path}: name a file that ends in {', '.join(FORMS[kind])}")
+    if suffix == ".parquet":
+        require("pyarrow", extra="io")
+    return suffix
+
+
 def check_output(
     path: str | os.PathLike[str], kind: str, *, inputs: Iterable[str | os.PathLike[str]] = (), force: bool = False
 ) -> None:
@@ -48,6 +69,8 @@ def check_output(
     An output is never one of the inputs, under whatever name or link. What acls wrote of the same kind, one of `MARKS`
     or `FOLDERS`, is replaced or gone on with, as is an empty folder; anything else only by ``force``.
     """
+    if kind in FORMS:
+        check_form(path, kind)
     target = Path(os.path.realpath(path))
     folder = kind in FOLDERS
     if target.exists():

@@ -6,8 +6,6 @@ lightning and all else that imports torchvision. Transforms, models and datasets
 declaring them, without a body, is enough. Call `torchvision()` before importing any package that imports it.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from types import ModuleType

@@ -283,7 +283,7 @@ class Calibrator(Configured):
         if missing:
             named = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
             doubts.append(
-                f"no sample of class {named} ({len(missing)} of {counts.numel()}): what is learned for it is a guess"
+                f"no sample of class {named} ({len(missing)} of {counts.numel()}): what it learns there is a guess"
             )
         return doubts
 

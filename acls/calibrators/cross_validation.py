@@ -65,7 +65,7 @@ def judge(
     for own in (fold == i for i in range(folds)):
         if not own.any() or own.all():
             raise InputError(
-                f"{int(fold.max()) + 1} samples or maps do not make {folds} folds: pass fewer folds, or more data"
+                f"{int(fold.max()) + 1} samples are too few for {folds} folds: pass fewer folds, or more data"
             )
         weight, rest = (None if column is None else column[~own] for column in (sample_weight, group))
         fitted = copy.deepcopy(calibrator).fit(logits[~own], target[~own], weight, group=rest)

@@ -137,9 +137,7 @@ class Selective(Calibrator):
         common = next(iter(solved.values()))
         betas = torch.tensor([solved.get(name, common).beta for name in sides], dtype=torch.float64)
         self._learn(like, temperature=1 / betas)
-        warnings = tuple(
-            f"among what looks {name}: {warning}" for name, side in solved.items() for warning in side.warnings
-        )
+        warnings = tuple(f"among what looks {name}: {said}" for name, side in solved.items() for said in side.warnings)
         if "wrong" not in solved:
             warnings += (f"nothing looks wrong at threshold {self.threshold}: this is temperature scaling",)
         return Outcome(gap=gap, at_boundary=any(side.at_boundary for side in solved.values()), warnings=warnings)
@@ -247,7 +245,6 @@ def _threshold_for(accuracy: float, entropy: Tensor, right: Tensor) -> Tensor:
         return torch.tensor(torch.inf, dtype=torch.float64, device=order.device)
     if len(good) == 0:
         raise InputError(
-            f"accuracy={accuracy} is out of reach: the most certain rows are right in {float(smooth[0]):.3f} of cases; "
-            "ask for less"
+            f"expected accuracy= of at most {float(smooth[0]):.3f}, the most certain rows', got {accuracy}"
         )
     return edge[good[-1]]

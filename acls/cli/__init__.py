@@ -4,8 +4,6 @@ The docstring of a module is the help of its command: what it does, then example
 imported, and torch only when it runs, so help comes at once.
 """
 
-from __future__ import annotations
-
 import argparse
 import errno
 import importlib
@@ -117,10 +115,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 0
     except Exception as error:
-        _log.debug("where it came from", exc_info=True)
+        _log.debug("traceback of the error", exc_info=True)
         if debug:
             traceback.print_exc()
-        code, line = _told(error)
+        code, line = _line_of(error)
         print(f"acls {chosen}: {line}" if chosen in COMMANDS else f"acls: {line}", file=sys.stderr)
         return code
 
@@ -142,7 +140,7 @@ def _run(arguments: list[str], chosen: str | None) -> int:
     return int(args.run(args) or 0)
 
 
-def _told(error: Exception) -> tuple[int, str]:
+def _line_of(error: Exception) -> tuple[int, str]:
     """The exit code and the line that stand for an error: what, where, and the way out."""
     said, kind = " ".join(str(error).split()), type(error).__name__
     if isinstance(error, InputError | MissingExtra):

@@ -9,14 +9,9 @@ Examples:
 
 """
 
-from __future__ import annotations
-
 import argparse
-import itertools
-from dataclasses import replace
 
-from acls.cli.common import FILES, Line, add_columns, add_shared, batches_of, check_out, say, with_progress
-from acls.errors import InputError
+from acls.cli.common import FILES, add_columns, add_shared, batches_of, say
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -30,21 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Calibrate slice by slice."""
-    from acls.calibrators import Calibrator
-    from acls.predictions import save_batches
-    from acls.results.recommending import check_pointwise
+    from acls.front import apply_file
 
-    calibrator = Calibrator.load(args.calibrator)
-    check_pointwise(calibrator)
-    batches = batches_of(args, args.source, unlabelled=True)
-    check_out(args, args.out, "predictions", args.calibrator, *batches.files)
-    stated = any(p.kind == "triples" for p in itertools.islice(batches, 1))
-    if stated != calibrator.stated:
-        kinds = ("rows of scores", "stated confidences")
-        own, other = kinds[calibrator.stated], kinds[stated]
-        raise InputError(f"{args.calibrator} was fitted to {own}, but {args.source} holds {other}")
-    about = {"calibrator": repr(calibrator)}
-    shown = with_progress(args, batches)
-    save_batches(args.out, (replace(p.calibrated(calibrator), meta={**p.meta, **about}) for p in shown))
-    what = "confidences" if stated else "log-probabilities"
-    say(args, {"file": args.out, **about}, [Line(f"{args.out}: {what} calibrated by {calibrator!r}")])
+    done = apply_file(args.calibrator, batches_of(args, args.source, unlabelled=True), args.out, force=args.force)
+    say(args, done, str(done))

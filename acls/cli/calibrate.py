@@ -13,20 +13,10 @@ Examples:
 
 """
 
-from __future__ import annotations
-
 import argparse
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
-from acls.cli.common import FILES, Line, Parts, add_columns, add_shared, batches_of, check_out, note, say, with_progress
+from acls.cli.common import FILES, add_columns, add_shared, batches_of, check_out, say
 from acls.options import number
-
-if TYPE_CHECKING:
-    from acls.predictions import Predictions
-    from acls.results import Advice, Candidate, Differences, Result
-
-    Tested = tuple[Mapping[str, Result], Differences]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -46,49 +36,10 @@ def run(args: argparse.Namespace) -> None:
     """Fit, judge, show, save."""
     check_out(args, args.out, "calibrator", args.val, args.test)
     from acls.calibrators import make_calibrators
-    from acls.results.recommending import before_and_after, check_pointwise, recommend
+    from acls.results import recommend
 
-    calibrators = make_calibrators(args.method)
-    for calibrator in calibrators:  # before a long file is read
-        check_pointwise(calibrator)
-    advice = recommend(_read(args), calibrators, folds=args.folds)
-    tested = None
-    if args.test:
-        shown = with_progress(args, batches_of(args, args.test))
-        settings = {"replicates": args.bootstrap, "ignore_index": args.ignore_index}
-        tested = before_and_after(shown, advice.candidates, **settings)
-    saved = advice.chosen or (advice.best if args.force else None)
-    if args.out is not None and saved is not None:
-        saved.calibrator.save(args.out)
-    plain: dict[str, Any] = advice.as_json()
-    if tested is not None:
-        plain["test"] = {name: result.as_json() for name, result in tested[0].items()}
-        plain["changes"] = tested[1].as_json()
-    say(args, {**plain, "saved": args.out if saved else None}, _parts(args, advice, tested, saved))
-
-
-def _read(args: argparse.Namespace) -> Predictions:
-    from acls.predictions import ZERO, Predictions
-
-    val = Predictions.concat(list(with_progress(args, batches_of(args, args.val)))).labelled(args.ignore_index)
-    zeros = int((val.scores == 0).sum()) if val.kind == "probs" and val.scores is not None else 0
-    if zeros:
-        note(args, f"{zeros:,} probabilities in {args.val} are 0, so they were rounded; each is taken for {ZERO:g}")
-    return val
-
-
-def _parts(args: argparse.Namespace, advice: Advice, tested: Tested | None, saved: Candidate | None) -> Parts:
-    """The advice, then what it rests on."""
-    from acls.report.results import judged_table, tested_table
-
-    yield from (advice.text, "", judged_table(advice))
-    remarks = [(one, warning) for one in advice.candidates for warning in one.calibrator.report.warnings]
-    remarks += [(one, one.why) for one in advice.candidates if not one.use and not one.doubts]
-    if remarks:
-        yield from ("", *(f"{one.name}: {text}." for one, text in remarks))
-    if tested is not None:
-        yield from (Line(f"\non {args.test}, which no method has seen:\n"), tested_table(*tested), "")
-        yield "p: of no change in that metric against the model as it is."
-    if args.out is not None:
-        use = f"{saved.name} is saved as {args.out}; use it: acls apply {args.out} IN OUT" if saved else ""
-        yield from ("", use or "Nothing is saved: --force saves the best of them all the same.")
+    calibrators = make_calibrators(args.method)  # raises before a long file is read
+    test = batches_of(args, args.test) if args.test else None
+    settings = {"folds": args.folds, "replicates": args.bootstrap, "ignore_index": args.ignore_index}
+    advice = recommend(batches_of(args, args.val), calibrators, test=test, **settings)
+    say(args, advice if args.out is None else advice.save(args.out, force=args.force))

@@ -6,22 +6,19 @@ import argparse
 import importlib.util
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from acls.errors import InputError
 from acls.options import number, to_plain
-from acls.report.tables import Table, paragraph, width
+from acls.report import texts
 from acls.storage import check_output
 
 if TYPE_CHECKING:
     from acls.predictions import Batches, Columns, Predictions
     from acls.study.engine import Engine
-
-Parts = Iterator[str | Table]
-"""What a command prints, part by part: see `say`."""
 
 FILES = ".npz, .safetensors, .parquet or .csv; a folder or glob of parquet parts"
 _SCORES = ("logits", "probs", "log_probs")
@@ -124,19 +121,21 @@ def columns_of(args: argparse.Namespace, **others: Any) -> Columns:
     return Columns(**(names | others))
 
 
-def batches_of(args: argparse.Namespace, path: str, *, unlabelled: bool = False, check: bool = True) -> Batches:
-    """Open a file, with the names that the options give."""
+def batches_of(args: argparse.Namespace, path: str, *, check: bool = True, **columns: Any) -> Batches:
+    """Open a file, with the names that the options give; a terminal shows a bar while it is read."""
     from acls.predictions import open_batches
 
-    return open_batches(path, columns_of(args, unlabelled=unlabelled), ignore_index=args.ignore_index, check=check)
+    batches = open_batches(path, columns_of(args, **columns), ignore_index=args.ignore_index, check=check)
+    hidden = getattr(args, "quiet", False) or args.json or not sys.stderr.isatty()
+    return batches if hidden or importlib.util.find_spec("rich") is None else _with_bar(batches)
 
 
-def models_of(args: argparse.Namespace, files: Sequence[str]) -> list[tuple[str, str, Columns]]:
-    """Title, file and names of each model: files under one name, or names in one file, or one name per file."""
+def models_of(args: argparse.Namespace, files: Sequence[str]) -> list[tuple[str, Batches]]:
+    """Title and data of each model: files under one name, or names in one file, or one name per file."""
+    from acls.front import short_names
+
     named = [(kind, name) for kind in _SCORES for name in getattr(args, kind) or []]
-    short = {path: Path(path).name or path for path in files}
-    if len(set(short.values())) < len(short):
-        short = {path: path for path in files}
+    short = dict(zip(files, short_names(files), strict=True))
     if len(named) <= 1:
         models = [(short[path], path, dict(named)) for path in files]
     elif len(files) == 1:
@@ -148,23 +147,25 @@ def models_of(args: argparse.Namespace, files: Sequence[str]) -> list[tuple[str,
         raise InputError(f"{len(named)} names of scores for {len(files)} files: give one for all, or one for each")
     by = (name for name in getattr(args, "by", []) if name not in ("group", "image", "predicted"))
     common = {**dict.fromkeys(_SCORES), "group": next(by, args.group)}
-    return [(title, path, columns_of(args, **(common | own))) for title, path, own in models]
+    return [(title, batches_of(args, path, **(common | own))) for title, path, own in models]
 
 
-def with_progress(args: argparse.Namespace, batches: Batches) -> Iterator[Predictions]:
-    """Read a data set, with a bar on the terminal where there is one and rich is installed."""
-    if args.quiet or args.json or not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
-        yield from batches
-        return
+def _with_bar(batches: Batches) -> Batches:
+    """The same data, with a bar on the terminal whenever it is read."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TimeRemainingColumn
 
     columns = ("{task.description}", BarColumn(), "{task.completed:,.0f} rows", TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(f"reading {batches.files[0].name}", total=batches.n_rows)
-        for batch in batches:
-            yield batch
-            progress.advance(task, len(batch))
+
+    class Watched(type(batches)):  # type: ignore[misc]
+        def __iter__(self) -> Iterator[Predictions]:
+            with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+                task = progress.add_task(f"reading {self.files[0].name}", total=self.n_rows)
+                for batch in super().__iter__():
+                    yield batch
+                    progress.advance(task, len(batch))
+
+    return Watched(**vars(batches))
 
 
 def engine_of(args: argparse.Namespace) -> Engine:
@@ -176,35 +177,21 @@ def engine_of(args: argparse.Namespace) -> Engine:
 
 def check_out(args: argparse.Namespace, path: str | Path | None, kind: str, *inputs: Any) -> None:
     """Raise, before any work, where the command must not write ``path``, if given: see `storage.check_output`."""
-    if path is None:
-        return
-    if kind == "calibrator" and not str(path).endswith(".safetensors"):
-        raise InputError(f"cannot write {path}: name a file that ends in .safetensors")
-    if kind == "figure":
-        from acls.report.figures.style import form_of
-
-        form_of(path)
-    if kind == "predictions":
-        from acls.predictions.writers import check_suffix
-
-        check_suffix(path)
-    check_output(path, kind, inputs=[one for one in inputs if one is not None], force=args.force)
+    if path is not None:
+        check_output(path, kind, inputs=[one for one in inputs if one is not None], force=args.force)
 
 
-class Line(str):
-    """Text that is printed as it is, such as a path, and not filled to the width of the terminal."""
-
-
-def say(args: argparse.Namespace, told: Any, parts: Iterable[str | Table] = ()) -> None:
-    """Print ``told`` as JSON where --json is given, else the parts: text filled, tables as wide as the terminal."""
+def say(args: argparse.Namespace, result: Any, shown: str | None = None) -> None:
+    """Print a result: as JSON where --json is given, else ``shown``, or what `acls.report.texts` says of it."""
+    for one in getattr(result, "notes", ()):
+        note(args, one)
     if args.json:
-        print(json.dumps(to_plain(told), indent=2, allow_nan=False, ensure_ascii=False))
+        plain = result.as_json() if hasattr(result, "as_json") else result
+        print(json.dumps(to_plain(plain), indent=2, allow_nan=False, ensure_ascii=False))
         return
-    for part in parts:
-        if isinstance(part, Table):
-            print(part.markdown() if getattr(args, "markdown", False) else part.text(width()))
-        else:
-            print(part if isinstance(part, Line) else paragraph(part))
+    said = texts.text(result, markdown=getattr(args, "markdown", False)) if shown is None else shown
+    if said:
+        print(said)
 
 
 def note(args: argparse.Namespace, text: str) -> None:

@@ -19,15 +19,15 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from acls.cli.common import Line, Parts, add_columns, add_shared, columns_of, continued, engine_of, note, numbers, say
+from acls.cli.common import add_columns, add_shared, columns_of, continued, engine_of, note, numbers, say
 from acls.cli.settings import add_settings, apply, recipe_of, settings_of
 from acls.errors import InputError
 from acls.recipes import METHODS, RECIPES, Recipe
 
 if TYPE_CHECKING:
-    from acls.front import Comparison
+    from acls.report.results import Comparison
 
 DEMO = "digits_few"
 DEFAULTS = {"methods": METHODS, "seeds": "3", "posthoc": "temperature"}
@@ -57,18 +57,17 @@ def run(args: argparse.Namespace) -> int:
     if args.predictions:
         found = _files(args)
     else:
-        from acls.front import run_comparison
-        from acls.study.runs import plan
+        from acls.front import compare_recipe
 
         recipe = study_recipe(args)
         folder = Path(args.out or Path("studies") / recipe.name)
         defaults = DEFAULTS if args.recipe or args.config else DEFAULTS | {"seeds": DEMO_SEEDS}
         methods, seeds, posthoc = (getattr(args, name) or default for name, default in defaults.items())
-        settings = {"wait": args.wait, "page": not args.no_report, "show": not args.quiet, "force": args.force}
-        cells = plan(folder, recipe, methods, _seeds(seeds, recipe.seed), posthoc)
+        study: dict[str, Any] = {"methods": methods, "seeds": _seeds(seeds, recipe.seed), "posthoc": posthoc}
+        study |= {"wait": args.wait, "page": not args.no_report, "show": not args.quiet, "force": args.force}
         with continued(f"the same command continues the study in {folder}"):
-            found = run_comparison(folder, cells, engine_of(args), **settings)
-    say(args, found.as_json(), _parts(found) if found.rows else ())
+            found = compare_recipe(recipe, **study, out=folder, engine=engine_of(args))
+    say(args, found)
     for failure in found.failed:
         note(args, f"{failure.method}, seed {failure.seed}: {failure.why}")
     return 1 if found.failed else 0
@@ -106,28 +105,3 @@ def _files(args: argparse.Namespace) -> Comparison:
     from acls.front import compare_files
 
     return compare_files(args.predictions, columns_of(args), ignore_index=args.ignore_index)
-
-
-def _parts(found: Comparison) -> Parts:
-    """The answer first, then each method against the first, then the table and what was ranked."""
-    from acls.metrics.catalogue import names
-    from acls.report import results as views
-
-    yield from found.answer
-    for one in (one for one in found.ranked if one.metric == "ece"):
-        yield Line("" if one.posthoc == "none" else f"\nafter {one.posthoc}:")
-        yield views.baseline_table(one)
-    columns = [name for name in names(1) if any(name in one.result.estimates for one in found.rows)]
-    columns.insert(columns.index("ece") + 1, "ece_floor")
-    marks = views.marks_of(found.ranked)
-    yield from ("", views.results_table(views.best_first(found.rows), columns, marks=marks), "")
-    if told := [one for one in found.ranked if one.significant]:
-        yield from (views.ranking_table(told), "")
-    seeds = "; ±: standard deviation over seeds" if len({one.seed for one in found.rows}) > 1 else ""
-    yield f"debiased: without the bias of noise, as are differences of errors{seeds}."
-    if found.ranked:
-        yield from (views.about_baseline(found.ranked[0]), views.about_tests(found.ranked))
-    if marks:
-        yield views.signs()
-    if found.page is not None:
-        yield Line(f"\nreport: {found.page}")

@@ -9,8 +9,6 @@ Examples:
 
 """
 
-from __future__ import annotations
-
 import argparse
 
 from acls.errors import require

@@ -10,11 +10,9 @@ Examples:
 
 """
 
-from __future__ import annotations
-
 import argparse
 
-from acls.cli.common import FILES, add_columns, add_shared, batches_of, say, with_progress
+from acls.cli.common import FILES, add_columns, add_shared, batches_of, say
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -28,15 +26,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the findings; 1 if one is serious."""
-    from acls.watch.doctor import Diagnosis, examine
+    from acls.watch.doctor import examine
 
-    def examined(path: str) -> Diagnosis:
-        return examine(with_progress(args, batches_of(args, path, check=False)), ignore_index=args.ignore_index)
-
-    found = examined(args.file)
-    if args.against is not None:
-        found = found.against(examined(args.against), args.against)
-    whole = [f"{args.file}: {found}"] if found.n else []
-    wrong = [f"{one.level}: {one.sentence}" for one in found.findings] or ["nothing looks wrong"]
-    say(args, {"file": args.file, **found.as_json()}, [*whole, *wrong])
+    against = None if args.against is None else batches_of(args, args.against, check=False)
+    found = examine(batches_of(args, args.file, check=False), against=against, ignore_index=args.ignore_index)
+    say(args, found)
     return int(not found.healthy)

@@ -17,19 +17,11 @@ Examples:
 
 """
 
-from __future__ import annotations
-
 import argparse
 
-from acls.cli.common import FILES, add_columns, add_shared, batches_of, check_out, say, with_progress
+from acls.cli.common import FILES, add_columns, add_shared, batches_of, check_out, say
 from acls.options import leaves, number
-from acls.report.tables import Table, percent
 from acls.watch import Limits
-
-_TITLES = {
-    "ks": "confidences (KS)", "psi": "confidences (PSI)", "classes": "predicted classes",
-    "labels": "classes by label", "accuracy": "accuracy by label",
-}  # fmt: skip
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -48,32 +40,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print what was found; 1 for an alarm."""
     check_out(args, args.out, "calibrator", args.calibration, args.new)
-    from acls.watch.drift import compare, profile
+    from acls.watch.drift import compare
 
-    known, new = (
-        profile(with_progress(args, batches_of(args, path, unlabelled=unlabelled)), ignore_index=args.ignore_index)
-        for path, unlabelled in ((args.calibration, False), (args.new, True))
-    )
-    found = compare(known, new, Limits(**{name: getattr(args, name) for name in leaves(Limits)}))
-    calibrator = None if args.out is None else found.calibrator()
-    saved = args.out if found.labels_alarm or args.force else None
-    if calibrator is not None and saved is not None:
-        calibrator.save(saved)
-    table = Table(["", "calibration set", "new"])
-    table.add("n", str(found.n_calibration), str(found.n_new))
-    table.add("mean confidence %", percent(found.confidence_calibration), percent(found.confidence_new))
-    table.add("accuracy %", percent(found.accuracy_calibration))
-    table.add("accuracy predicted from the confidences %", "", percent(found.accuracy_by_confidence))
-    table.add("accuracy predicted by a threshold (ATC) %", "", percent(found.accuracy_by_threshold))
-    if found.accuracy_new is not None:
-        table.add("accuracy by its labels %", "", percent(found.accuracy_new))
-    tests = Table(["test", "distance", "p"])
-    for name, check in found.checks.items():
-        tests.add(_TITLES[name], f"{check.distance:.4f}", "< 0.001" if check.p < 0.001 else f"{check.p:.3f}")
-    told = ("ALARM: " if found.alarm else "") + found.verdict()
-    if calibrator is not None and saved is None:
-        told += " Nothing is saved, as the classes' shares have not changed; --force saves all the same."
-    images = "The rows of an image are not independent: images were counted, not rows."
-    parts: list[str | Table] = [told, *[images] * bool(known.images or new.images), "", table, "", tests]
-    say(args, found.as_json() | {"saved": saved}, parts)
+    limits = Limits(**{name: getattr(args, name) for name in leaves(Limits)})
+    known, new = batches_of(args, args.calibration), batches_of(args, args.new, unlabelled=True)
+    found = compare(known, new, limits, ignore_index=args.ignore_index)
+    say(args, found if args.out is None else found.save(args.out, force=args.force))
     return int(found.alarm)

@@ -12,16 +12,12 @@ Examples:
 
 """
 
-from __future__ import annotations
-
 import argparse
 import math
-from typing import Any
 
-from acls.cli.common import Line, Parts, add_shared, check_out, say
+from acls.cli.common import add_shared, check_out, say
 from acls.errors import InputError
 from acls.options import number
-from acls.report.tables import Table
 
 LOGITS = "9,2,1,-3"
 
@@ -55,43 +51,6 @@ def run(args: argparse.Namespace) -> None:
         print(f"drawn to {args.figure}")
         return
     from acls.losses import make_losses
-    from acls.losses.rule import explain
+    from acls.losses.rule import explain_all
 
-    found = {repr(loss): explain(loss, logits, args.label) for loss in make_losses(args.methods)}
-    say(args, found, _parts(found, logits, args.label))
-
-
-def _parts(found: dict[str, dict[str, Any]], logits: list[float], label: int) -> Parts:
-    import torch
-
-    p = torch.tensor(logits, dtype=torch.float64).softmax(0)
-    shown = ", ".join(f"{z:g}" for z in logits)
-    yield Line(f"Logits {shown}; true class {label}, predicted {int(p.argmax())}.\n")
-    table = Table(["trains towards", *(f"class {k}" for k in range(len(logits))), "sum"])
-    table.add("(softmax)", *(f"{value:.4f}" for value in p.tolist()), "1")
-    for method, one in found.items():
-        total = "1" if one["sums_to_one"] else f"{one['sum']:.4f} !"
-        table.add(method, *(f"{value:.4f}" for value in one["label"]), total)
-    yield table
-    if not all(one["sums_to_one"] for one in found.values()):
-        yield "! does not sum to 1: the gradient does not sum to zero over the classes, and the logits can drift."
-    ruled = {method: one for method, one in found.items() if "formula" in one}
-    if len(ruled) < len(found):
-        without = ", ".join(method for method in found if method not in ruled)
-        yield from ("", f"Not functions of one sample, so without a row below: {without}.")
-    if not ruled:
-        return
-    yield Line("\nThe label is lowered by f C at the pivot class and raised by f C at the others:\n")
-    table = Table(["method", "pivot", *(f"f, C {k}" for k in range(len(logits)))], align="ll" + "r" * len(logits))
-    formulas = []
-    for method, one in ruled.items():
-        formula = one["formula"]
-        pairs = [f"{f:.4f}, {c}" for f, c in zip(one["f"], one["C"], strict=True)]
-        table.add(method, f"{formula['pivot']} = {one['pivot']}", *pairs)
-        sides = [
-            f"f {where} is {formula[f'f {where}']} if {formula[f'C {where}']}".removesuffix(" if 1")
-            for where in ("at the pivot", "elsewhere")
-        ]
-        formulas.append(f"{method}: {'; '.join(sides)}.")
-    yield from (table, "")
-    yield from formulas
+    say(args, explain_all(make_losses(args.methods), logits, args.label))

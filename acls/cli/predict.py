@@ -8,11 +8,9 @@ Examples:
 
 """
 
-from __future__ import annotations
-
 import argparse
 
-from acls.cli.common import Line, add_shared, check_out, say
+from acls.cli.common import add_shared, check_out, say
 from acls.cli.settings import add_settings, data_of
 from acls.data import DataOptions
 from acls.options import leaves, number
@@ -36,7 +34,4 @@ def run(args: argparse.Namespace) -> None:
     check_out(args, args.out, "predictions", args.source)
     predictions = predict_run(args.source, part=args.part, data=data_of(args), passes=args.mc_samples)
     predictions.save(args.out)
-    accuracy = float(predictions.correct().float().mean())
-    said = f"{len(predictions):,} rows of {predictions.n_classes} classes, accuracy {100 * accuracy:.2f} %: {args.out}"
-    told = {"file": args.out, "n": len(predictions), "classes": predictions.n_classes, "accuracy": accuracy}
-    say(args, told, [] if args.quiet else [Line(said)])
+    say(args, {"file": args.out, **predictions.as_json()}, "" if args.quiet else f"{predictions}: {args.out}")

@@ -7,16 +7,12 @@ Examples:
 
 """
 
-from __future__ import annotations
-
 import argparse
-import inspect
-import re
 
-from acls.cli.common import Line, add_shared, say
-from acls.errors import require
+from acls.cli.common import add_shared, say
 from acls.options import to_plain
-from acls.recipes import RECIPES, find
+from acls.recipes import RECIPES, about, explained, find
+from acls.report.tables import paragraph
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -30,21 +26,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Print the list, or the recipe."""
     if args.name and not (args.models or args.data):
-        plain = to_plain(find(args.name))
-        about = [f"# {line}".rstrip() for line in (inspect.getdoc(RECIPES[args.name]) or "").splitlines()]
-        text = require("yaml", extra="train").safe_dump(plain, sort_keys=False).rstrip()
-        say(args, plain, map(Line, [*about, text]))
+        say(args, to_plain(find(args.name)), "" if args.json else explained(args.name))
         return
     if args.models:
         from acls.models import CATALOGUE as models
 
-        about_all = {**models, "timm/NAME": "any of timm's networks"}
+        listed = {**models, "timm/NAME": "any of timm's networks"}
     elif args.data:
         from acls.data import CATALOGUE as sets
 
-        about_all = {name: known.about for name, known in sets.items()}
+        listed = {name: known.about for name, known in sets.items()}
     else:
-        about_all = {name: (inspect.getdoc(recipe) or "").splitlines()[0] for name, recipe in RECIPES.items()}
-    # Without the command in it, which `acls recipes NAME` shows.
-    plainly = (f"{name}: {re.sub(r' ``.*?``', '', text)}" for name, text in about_all.items())
-    say(args, about_all, plainly)
+        listed = {name: about(name) for name in RECIPES}
+    say(args, listed, "\n".join(paragraph(f"{name}: {line}") for name, line in listed.items()))

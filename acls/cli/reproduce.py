@@ -14,13 +14,11 @@ Examples:
 
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from acls.cli.common import Line, add_shared, check_out, continued, engine_of, say
+from acls.cli.common import add_shared, check_out, continued, engine_of, say
 from acls.cli.settings import add_settings, full_path, settings_of
 from acls.errors import InputError, suggest
 from acls.options import leaves, number
@@ -84,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
                 print(result.shown())
             print(f"{name}: {setup.out / f'{name}.md'}" + "".join(f", {file}" for file in result.files))
     told = [{"folder": str(setup.out), **result.plain()} for result in results]
-    say(args, told, [Line(f"over all of them: {setup.out / NAME}")])
+    say(args, told, f"over all of them: {setup.out / NAME}")
     return int(any(result.failed for result in results))
 
 

@@ -1,7 +1,5 @@
 """Options for every field of a recipe, and what the user set with them."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

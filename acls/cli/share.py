@@ -9,12 +9,9 @@ Examples:
 
 """
 
-from __future__ import annotations
-
 import argparse
-from pathlib import Path
 
-from acls.cli.common import Line, add_shared, say
+from acls.cli.common import add_shared, say
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -29,10 +26,5 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Copy, and say what there is."""
     from acls.study.share import share
-    from acls.study.store import Store
 
-    added = share(args.study, args.out, outputs=not args.no_outputs)
-    count = len({row.run for row in Store(args.out).rows()})
-    size = sum(file.stat().st_size for file in Path(args.out).rglob("*") if file.is_file())
-    said = f"{count} runs ({added} new), {size / 1e6:.1f} MB: {args.out}; acls report {args.out} writes the page"
-    say(args, {"folder": args.out, "runs": count, "bytes": size}, [] if args.quiet else [Line(said)])
+    say(args, share(args.study, args.out, outputs=not args.no_outputs), "" if args.quiet else None)

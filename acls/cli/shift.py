@@ -11,22 +11,15 @@ Examples:
 
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
-from typing import TYPE_CHECKING
 
-from acls.cli.common import Parts, add_shared, check_out, numbers, say
+from acls.cli.common import add_shared, check_out, numbers, say
 from acls.cli.settings import add_settings, data_of, settings_of
 from acls.data import DataOptions
 from acls.errors import InputError
 from acls.models import ModelOptions
 from acls.options import leaves, number, override
-from acls.report.tables import Table, percent
-
-if TYPE_CHECKING:
-    from acls.watch.shift import Shift
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -36,9 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--corruptions", default="all", metavar="NAMES", help="comma-separated, or all")
     parser.add_argument("--severity", default="1-5", metavar="RANGE", help="such as 3, 1-5 or 1,3,5")
     parser.add_argument("--limit", type=number(int, "[1, inf)"), metavar="N", help="test images, drawn at random")
-    parser.add_argument(
-        "--seed", type=number(int, "[0, 9e18]"), default=0, help="seed of the corruptions and of --limit"
-    )
+    parser.add_argument("--seed", type=number(int, "[0, 9e18]"), default=0, help="seed of corruptions and --limit")
     add_shared(parser, "force", "json", "markdown", "quiet", figure="draw ECE over severity: .png, .svg or .pdf")
     known = leaves(ModelOptions, "model.")
     known.pop("model.name")
@@ -64,25 +55,9 @@ def run(args: argparse.Namespace) -> None:
     if sys.stderr.isatty() and not args.quiet:
         chosen["note"] = lambda one: print(f"{one.corruption} {one.severity}: ECE {one.ece:.2%}", file=sys.stderr)
     found = of_model(args.source, data=data, model=model, **chosen)
-    say(args, found.as_json(), _parts(found))
+    say(args, found)
     if args.figure is not None:
         from acls.report.figures.shift import plot
         from acls.report.figures.style import save
 
         save(plot(found), args.figure)
-
-
-def _parts(found: Shift) -> Parts:
-    titles = ["accuracy %", "ECE %", "floor %", "ECE at T %", "floor at T %", "best T"]
-    table = Table(["corruption", "severity", *titles, "T"], optional=("floor %", "floor at T %", "best T"))
-    for one in found.conditions:
-        shares = (one.accuracy, one.ece, one.ece_floor, one.scaled_ece, one.scaled_floor)
-        best = f"{one.fitting_temperature:.3f}"
-        table.add(one.corruption, str(one.severity), *map(percent, shares), best, one.verdict)
-    yield from (found.verdict(), "", table, "")
-    yield (
-        f"T: whether the temperature {found.temperature:.3f} of the clean validation part holds here (ECE within "
-        "noise), or else helps or hurts. Floor: the ECE of a calibrated model at this n. Best T: what would fit here."
-    )
-    if found.dense:
-        yield "Pixels of one image are not independent: the noise floors are too low."

@@ -14,20 +14,13 @@ model, which is called with n_classes= and, if it takes it, channels=. `acls rec
 
 """
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from acls.cli.common import Line, Parts, add_shared, check_out, note, say
+from acls.cli.common import add_shared, check_out, note, say
 from acls.cli.settings import add_settings, apply, recipe_of, settings_of
-from acls.errors import InputError, MissingExtra
+from acls.errors import InputError
 from acls.recipes import RECIPES
-from acls.report.tables import Table
-
-if TYPE_CHECKING:
-    from acls.train import TrainedRun
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -75,41 +68,8 @@ def run(args: argparse.Namespace) -> int:
     if distributed.rank() > 0:
         return 0
     if not args.no_figures:
-        _draw(result)
-    found = {"run": str(result.folder), "best_epoch": result.best_epoch, "val": result.val, "test": result.test}
-    say(args, found, _parts(result, shown=not args.quiet))
+        from acls.report.gallery import draw_run
+
+        draw_run(result)
+    say(args, result)
     return 0
-
-
-def _parts(result: TrainedRun, *, shown: bool) -> Parts:
-    """The verdict on the test part, then the numbers of both parts, then where the run is."""
-    from acls.metrics.catalogue import metric, names
-    from acls.results import evaluate, verdict
-    from acls.train import RunFolder
-
-    measured = evaluate(RunFolder(result.folder).predictions("test"), by_image=None)
-    columns = [name for name in names(1) if name in result.test]
-    table = Table(["", "n", *(metric(name).title for name in columns)])
-    for part, numbers in (("validation", result.val), ("test", result.test)):
-        table.add(part, f"{numbers['n']:,}", *(metric(name).show(numbers[name]) for name in columns))
-    marks = "; * marks the best so far, T is the temperature that fits the validation samples" if shown else ""
-    yield from (f"Test: {verdict(measured).text}", "", table, "", f"Best epoch {result.best_epoch + 1}{marks}.")
-    yield Line(f"The run is in {result.folder}")
-
-
-def _draw(result: TrainedRun) -> None:
-    """Write the reliability of both parts, and how the numbers moved, into the run; nothing without matplotlib."""
-    from acls.report.figures import reliability, style, sweeps
-    from acls.train import RunFolder
-
-    folder = RunFolder(result.folder)
-    try:
-        figure, axes = style.canvas(2, 2, width=2 * style.COLUMN_INCHES, height=1.5 * style.COLUMN_INCHES)
-    except MissingExtra:
-        return
-    for ax, metric in zip(axes, ("accuracy", "nll", "ece", "temperature"), strict=True):
-        sweeps.draw_epochs(sweeps.prepare_epochs({"validation": [result.history]}, metric), ax)
-    style.save(figure, folder.figure("epochs"))
-    for part, suite in result.suites.items():
-        figure, _ = reliability.plot(suite.bins.reliability(), cells=suite.confidences.cells())
-        style.save(figure, folder.figure(f"reliability_{part}"))

@@ -12,22 +12,15 @@ A space is settings with what they may be: low:high:step, low:high, low:high:log
 
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from acls.cli.common import Line, Parts, add_shared, check_out, continued, engine_of, say
+from acls.cli.common import add_shared, check_out, continued, engine_of, say
 from acls.cli.settings import add_settings, apply, settings_of
-from acls.options import leaves, number
-from acls.recipes import Recipe, find
-from acls.report.tables import Table, percent
-
-if TYPE_CHECKING:
-    from acls.study.tune import Found
+from acls.options import number
+from acls.recipes import find
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", metavar="RECIPE", help="a recipe: `acls recipes` lists them")
     parser.add_argument("--space", required=True, help="fields of the loss, or dotted settings, and their values")
     parser.add_argument(
-        "--sampler", choices=("grid", "tpe"), default="grid", help="grid: every point; tpe: the promising ones"
+        "--sampler", choices=("grid", "tpe"), default="grid", help="grid: all points; tpe: promising ones"
     )
     parser.add_argument("--trials", type=number(int, "[1, 1000000]"), default=20, metavar="N", help="trials of tpe")
     floor = "least validation accuracy, as a fraction (default: 0.01 below the best trial's)"
@@ -70,35 +63,7 @@ def run(args: argparse.Namespace) -> int:
     if found.trials:
         from acls.report.figures import sweeps
 
-        sweeps.save_front({"trials": [(one.accuracy, one.ece) for one in found.trials]}, figure)
-    drawn = figure if found.trials else None
-    say(args, {**asdict(found), "figure": drawn and str(drawn)}, _parts(args, found, recipe, drawn))
+        sweeps.save_front("trials", found.trials, figure)
+        found = replace(found, figure=str(figure))
+    say(args, found)
     return 0 if found.trials else 1
-
-
-def _parts(args: argparse.Namespace, found: Found, recipe: Recipe, figure: Path | None) -> Parts:
-    from acls.study.tune import show
-
-    table = Table(["trial", "settings", "epoch", "accuracy %", "ECE %", "NLL", "front"], align="ll")
-    for one in sorted(found.trials, key=lambda trial: trial.ece):
-        numbers = (str(one.epoch), percent(one.accuracy), percent(one.ece), f"{one.nll:.4f}")
-        table.add(str(one.number), show(one.params), *numbers, "yes" if one in found.front else "")
-    if found.best is None:
-        yield f"No trial reaches an accuracy of {percent(found.floor)} %."
-    else:
-        yield (
-            f"Lowest ECE with an accuracy of {percent(found.floor)} % or more: {show(found.best.params)}. It is the "
-            f"lowest of {len(found.trials)}, and so flatters: measure it on the test part by `acls train "
-            f"{recipe.name} --loss {recipe.loss.name} {_options(found.best.params, args)}`."
-        )
-    yield from ("", table, "")
-    rest = ", ".join(f"{n} {what}" for n, what in ((found.pruned, "pruned"), (found.failed, "failed")) if n)
-    yield f"{len(found.trials)} trials finished{', ' + rest if rest else ''}; validation part, n = {found.n:,}"
-    if figure is not None:
-        yield Line(f"front: {figure}")
-
-
-def _options(params: dict[str, Any], args: argparse.Namespace) -> str:
-    known = leaves(Recipe)
-    told = [f"--{name if name in known else f'loss.{name}'} {value}" for name, value in params.items()]
-    return " ".join([*told, *(f"--{name} {value}" for name, value in settings_of(args).items() if name != "loss.name")])

@@ -1,7 +1,5 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky, 2009), from any of the forms they come in."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 from pathlib import Path

@@ -3,8 +3,6 @@
 E. Alpaydin and C. Kaynak, 1998 (UCI Machine Learning Repository).
 """
 
-from __future__ import annotations
-
 import torch
 
 from acls.data import DataOptions

@@ -1,7 +1,5 @@
 """Files of a folder or of a zip alike, and images decoded from them with Pillow."""
 
-from __future__ import annotations
-
 import io
 import os
 import stat
@@ -80,9 +78,7 @@ class Files:
         lines = [line.strip() for line in self.lines(name)]
         wrong = [line for line in lines if not line.isdecimal() or int(line) >= count]
         if wrong:
-            raise InputError(
-                f"{name} of {self.root} holds {wrong[0]!r}: expected numbers of images, from 0 to {count - 1}"
-            )
+            raise InputError(f"{name} of {self.root}: expected image numbers from 0 to {count - 1}, got {wrong[0]!r}")
         return sorted({int(line) for line in lines})
 
     def image(self, name: str, mode: str = "RGB") -> Any:

@@ -1,7 +1,5 @@
 """The user's own images: a folder per class, or images with masks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from pathlib import PurePosixPath

@@ -121,9 +121,7 @@ def _source(given: Any, augment: Augment) -> InMemory | Items:
     if not isinstance(given, tuple):
         if isinstance(given, Mapping) or not hasattr(given, "__getitem__") or not hasattr(given, "__len__"):
             way_out = ": pass its parts, as in train=data['train']" if isinstance(given, Mapping) else ""
-            raise InputError(
-                f"expected arrays (x, y) or a data set with a length and items, got {type(given).__name__}{way_out}"
-            )
+            raise InputError(f"expected arrays (x, y) or a data set with a length, got {type(given).__name__}{way_out}")
         return Items(given, augment)
     if len(given) != 2 or len(given[0]) != len(given[1]):
         raise InputError(f"expected arrays (x, y) of the same length, got {[np.shape(one) for one in given]}")

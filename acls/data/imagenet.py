@@ -5,8 +5,6 @@ Liu et al. (CALS, CVPR 2023) do; with their lists ``val_ind.txt`` and ``test_ind
 ones. The ACLS paper's own split is not known: see the errata. Of Tiny-ImageNet, they are the test part.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 

@@ -1,7 +1,5 @@
 """Images as tensors, and how one of any size is cut to the size of the network's input."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -5,8 +5,6 @@ augmented the same way whatever batch, process or worker it falls to, and howeve
 there is no generator whose state could be lost.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

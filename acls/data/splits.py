@@ -1,7 +1,5 @@
 """Which samples are held out: by class or from all, always the same for the same seed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

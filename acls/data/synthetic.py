@@ -1,7 +1,5 @@
 """Data whose truth is known: labels are drawn from probabilities that we have, so true calibration can be measured."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

@@ -5,8 +5,6 @@ the number that chooses the checkpoint is the number reported. Say so where you 
 images of even place in the list validate and the others test, and a calibrator meets images that it has not seen.
 """
 
-from __future__ import annotations
-
 import torch
 
 from acls.data import DataOptions

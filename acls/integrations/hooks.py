@@ -33,9 +33,7 @@ def find_loss(module: nn.Module) -> Loss | None:
     inner = {id(below) for part in found for below in part.stack()[1:]}
     outer = [part for part in found if id(part) not in inner]
     if len(outer) > 1:
-        raise InputError(
-            f"the module holds {len(outer)} losses, {outer[0]!r} and {outer[1]!r}: pass loss= to say which"
-        )
+        raise InputError(f"the module holds {len(outer)} losses, {outer[0]!r} and {outer[1]!r}: pass loss=")
     return outer[0] if outer else None
 
 

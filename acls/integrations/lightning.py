@@ -27,7 +27,7 @@ from acls.integrations.gather import KEEP, Gathered
 from acls.integrations.hooks import LossHooks, find_loss
 from acls.losses import Loss
 from acls.metrics.bins import BINS
-from acls.predictions.writers import check_suffix
+from acls.storage import check_form
 
 with importing("lightning", extra="lightning"):
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -61,7 +61,7 @@ class CalibrationCallback(Callback):
 
     def __post_init__(self) -> None:
         if self.save is not None:
-            check_suffix(self.save)
+            check_form(self.save, "predictions")
         self.last: Gathered | None = None
         """What the last validation epoch gathered of the first data loader, over all processes."""
         self._gathered: dict[int, Gathered] = {}

@@ -32,9 +32,8 @@ from acls.integrations.gather import KEEP, Gathered
 from acls.integrations.hooks import LossHooks
 from acls.losses import Loss
 from acls.metrics.bins import BINS
-from acls.predictions.writers import check_suffix
 from acls.shapes import IGNORE_INDEX
-from acls.storage import load_tensors, save_tensors
+from acls.storage import check_form, load_tensors, save_tensors
 
 MEMORY = "acls_loss.safetensors"
 """What a loss remembers, beside the model in the Trainer's checkpoints."""
@@ -43,7 +42,7 @@ with importing("transformers", extra="transformers"):
     from transformers import EvalPrediction, TrainerCallback
 
 
-class Layout:
+class TrainerLayout:
     """Brings the Trainer's logits and labels to ``(N, K, *D)`` and ``(N, *D)``."""
 
     def __init__(self, answers: Sequence[int] | None = None) -> None:
@@ -82,7 +81,7 @@ def _answered(logits: Tensor, labels: Tensor, tokens: Tensor) -> tuple[Tensor, T
 class LossFunction:
     """What the Trainer calls with the model's outputs and the labels; made by `compute_loss_func`."""
 
-    def __init__(self, loss: Loss, layout: Layout) -> None:
+    def __init__(self, loss: Loss, layout: TrainerLayout) -> None:
         if loss.reduction != "mean":
             raise InputError(f'{loss!r}: expected reduction="mean", as the Trainer weighs the parts of a batch itself')
         self.loss, self.layout = loss, layout
@@ -108,13 +107,13 @@ def compute_loss_func(loss: Loss, *, answers: Sequence[int] | None = None) -> Lo
     With gradient accumulation it is the mean over all labels of the accumulated batches. In evaluation, what a method
     remembers of its training samples drops out of the loss.
     """
-    return LossFunction(loss, Layout(answers))
+    return LossFunction(loss, TrainerLayout(answers))
 
 
 class Metrics:
     """What the Trainer calls with predictions and labels; made by `compute_metrics`."""
 
-    def __init__(self, layout: Layout, *, bins: int, keep: int) -> None:
+    def __init__(self, layout: TrainerLayout, *, bins: int, keep: int) -> None:
         self.layout, self.bins, self.keep = layout, bins, keep
         self.last: Gathered | None = None
         """What the last evaluation gathered."""
@@ -138,7 +137,7 @@ def compute_metrics(*, answers: Sequence[int] | None = None, bins: int = BINS, k
     evaluation ends, unless ``TrainingArguments(batch_eval_metrics=True)``: then memory is bounded. ``keep`` scores are
     kept for `CalibrationCallback` to save.
     """
-    return Metrics(Layout(answers), bins=bins, keep=keep)
+    return Metrics(TrainerLayout(answers), bins=bins, keep=keep)
 
 
 class CalibrationCallback(TrainerCallback):
@@ -165,7 +164,7 @@ class CalibrationCallback(TrainerCallback):
                 "Trainer(..., compute_metrics=metrics, callbacks=[CalibrationCallback(metrics=metrics, save=...)])"
             )
         if save is not None:
-            check_suffix(save)
+            check_form(save, "predictions")
         self.metrics, self.val_dataset, self.save, self.report = metrics, val_dataset, save, report
         if metrics is not None and (save is not None or report is not None) and not metrics.keep:
             metrics.keep = KEEP

@@ -80,9 +80,7 @@ class Loss(Configured):
         self.__dict__.pop("class_weight", None)
         self.register_buffer("class_weight", weight, persistent=False)
         if self.reduction == "none" and any(part.couples_samples for part in self.stack()):
-            raise InputError(
-                f'{self!r} has a term for the whole batch, not per position: pass reduction="mean" or "sum"'
-            )
+            raise InputError(f'{self!r} has a term per batch, not per position: pass reduction="mean" or "sum"')
 
     def forward(self, logits: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
         return self._value(self._positions(logits, target, index))
@@ -158,10 +156,7 @@ class Loss(Configured):
     def check_prepared(self) -> None:
         """Raise where the memory that `prepare` makes is not there."""
         if self._missing_memory():
-            raise InputError(
-                f"the memory of {type(self).__name__} is not set up: call loss.prepare(n_train=..., n_classes=...) "
-                "before training"
-            )
+            raise InputError(f"{type(self).__name__} has no memory yet: call loss.prepare(n_train=..., n_classes=...)")
 
     def _missing_memory(self) -> list[str]:
         made = dict(self.named_buffers())
@@ -180,9 +175,7 @@ class Loss(Configured):
             )
         if index is None and self.needs_index and self.training:
             reason = next(part.index_reason for part in self.stack() if part.remembers_samples())
-            raise InputError(
-                f"{reason}: pass index=, their numbers in the training set; or call loss.eval() to evaluate"
-            )
+            raise InputError(f"{reason}: pass index=, their numbers in the training set, or call loss.eval()")
         return at
 
     def _value(self, at: Positions) -> Tensor:
@@ -197,9 +190,7 @@ class Loss(Configured):
         weight = self.class_weight
         if weight is not None:
             if weight.shape != (at.n_classes,):
-                raise InputError(
-                    f"class_weight has shape {tuple(weight.shape)}, but the logits have {at.n_classes} classes"
-                )
+                raise InputError(f"expected class_weight of shape ({at.n_classes},), got {tuple(weight.shape)}")
             weight = weight.to(at.logits.dtype)
         *regularisers, base = self.stack()
         parts = {base.data_name: reduced(base.data_term(at, weight), at, self.reduction, weight)}

@@ -95,9 +95,7 @@ class MbLS(OnePass):
     def upgraded(cls, fields: dict[str, Any]) -> dict[str, Any]:
         """Drop the weight schedule that version 0.1.0 recorded, unless it changed the weight."""
         if fields.get("schedule", "constant") != "constant":
-            raise InputError(
-                f"MbLS(schedule={fields['schedule']!r}): weight schedules were removed after version 0.1.0"
-            )
+            raise InputError(f"MbLS(schedule={fields['schedule']!r}): weight schedules were removed after 0.1.0")
         return {name: value for name, value in fields.items() if name not in _SCHEDULE}
 
     def penalty(self, at: Positions) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@ The gradient of a loss with respect to the logits is softmax(z) minus a label. A
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -207,13 +207,31 @@ def table(losses: Iterable[Any], n_classes: int = 10) -> list[RuleRow]:
     return rows
 
 
+@dataclass(frozen=True)
+class Explanation:
+    """What methods do to one prediction: what `explain` says of each, by the method as one would write it."""
+
+    logits: Sequence[float]
+    label: int
+    methods: Mapping[str, dict[str, Any]]
+
+    def as_json(self) -> dict[str, Any]:
+        """What `acls explain --json` prints."""
+        return dict(self.methods)
+
+
+def explain_all(losses: Iterable[Any], logits: Sequence[float], label: int) -> Explanation:
+    """Return what each of the losses does to one prediction: `acls explain`."""
+    return Explanation(logits, label, {repr(loss): explain(loss, logits, label) for loss in losses})
+
+
 _FORMULA = ("pivot", "f at the pivot", "C at the pivot", "f elsewhere", "C elsewhere")
 
 
 def explain(loss: Any, logits: Sequence[float], label: int) -> dict[str, Any]:
     """Return what a method does to one prediction: the label it trains towards, and f and C where it has a `Rule`.
 
-    This is what `acls explain --json` prints. Methods that look at the whole batch see a batch of this one sample.
+    Methods that look at the whole batch see a batch of this one sample.
     """
     z, y = torch.tensor([list(logits)], dtype=torch.float64), torch.tensor([label])
     loss.prepare(n_train=1, n_classes=len(logits))

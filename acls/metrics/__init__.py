@@ -9,15 +9,6 @@ from acls.metrics.suite import Suite
 from acls.metrics.tally import TALLIES, Tally
 
 __all__ = [
-    "TALLIES",
-    "Bins",
-    "Blocks",
-    "ClassProbabilities",
-    "ClasswiseBins",
-    "Confidences",
-    "Confusion",
-    "Proper",
-    "Reliability",
-    "Suite",
-    "Tally",
-]
+    "TALLIES", "Bins", "Blocks", "ClassProbabilities", "ClasswiseBins", "Confidences", "Confusion", "Proper",
+    "Reliability", "Suite", "Tally",
+]  # fmt: skip

@@ -196,7 +196,7 @@ def units_of(suite: Suite, blocks: Blocks | None, level: float = LEVEL) -> Units
     """What varies from unit to unit; None where the units are samples of equal weight."""
     if suite.weighted and blocks is None:
         raise InputError(
-            "expected blocks=Blocks.of(..., sample_weight=...): what weighted samples vary by is known from blocks"
+            "weighted samples need blocks for their variance: pass blocks=Blocks.of(..., sample_weight=...)"
         )
     return Units(blocks, level) if blocks is not None and (blocks.shared or suite.weighted) else None
 

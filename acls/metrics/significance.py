@@ -16,18 +16,10 @@ import torch
 from torch import Tensor
 
 from acls.errors import InputError
+from acls.metrics import distributions
 from acls.metrics.bins import bin_of
 from acls.metrics.cells import Cells
-from acls.metrics.distributions import (
-    LEVEL,
-    cauchy,
-    chi_squared_tail,
-    for_many,
-    normal_quantile,
-    normal_tail,
-    student_quantile,
-    student_tail,
-)
+from acls.metrics.distributions import LEVEL, chi_squared_tail, for_many, normal_quantile, normal_tail
 from acls.metrics.estimates import CENTRE, LOWEST, Units, few_errors, gaps_of, grouped, normals, units_of
 from acls.metrics.resampling import Blocks, cell_metrics, check_same_units, simulated_p
 from acls.metrics.suite import Suite
@@ -71,7 +63,7 @@ class Calibration:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Difference:
     """The difference of a metric, first model minus second, without the bias of noise; its interval; its p-value.
 
     All but the difference are None where there is no test that holds its level.
@@ -108,14 +100,14 @@ def calibration(
     units = units_of(suite, blocks)
     if units is not None:
         tests = _unit_tests(units)
-        return Calibration(cauchy(test.p for test in tests.values()), tests, tuple(tests))
+        return Calibration(distributions.cauchy(test.p for test in tests.values()), tests, tuple(tests))
     draws = _Draws(suite, replicates)
     tests = draws.tests(suite)
     weights = {"spiegelhalter": 1, "ks": 1, "floor": 1}
     if suite.redraws is not None:
         tests |= {name: Test(*found) for name, found in suite.redraws.tests().items()}
         weights = {"log": 3, "cox": 3, "classes": 2, "floor": 2}  # so that over- and underconfidence is found first
-    p = cauchy([tests[name].p for name in weights], weights.values())
+    p = distributions.cauchy([tests[name].p for name in weights], weights.values())
     return Calibration(p, tests, tuple(weights), draws.floors(suite, smooth=smooth) if floors else {})
 
 
@@ -221,11 +213,11 @@ def _unit_tests(units: Units) -> dict[str, Test]:
         return {"spiegelhalter": Test(t, normal_tail(abs(t))), "cox": Test(t2, chi_squared_tail(t2, 2))}
     # T² (u - 2) / (2 (u - 1)) has Fisher's distribution with 2 and u - 2 degrees of freedom.
     p = (1 + t2 / freedom) ** (-(freedom - 1) / 2)
-    return {"spiegelhalter": Test(t, student_tail(abs(t), freedom)), "cox": Test(t2, p)}
+    return {"spiegelhalter": Test(t, distributions.student_tail(abs(t), freedom)), "cox": Test(t2, p)}
 
 
 @torch.no_grad()
-def compare(first: Counted, second: Counted, *, level: float = LEVEL) -> dict[str, Comparison]:
+def compare(first: Counted, second: Counted, *, level: float = LEVEL) -> dict[str, Difference]:
     """Compare two models on the same samples.
 
     ECE and adaptive ECE: the interval of the difference allows for the bias of each, which depends on the unknown gaps,
@@ -239,7 +231,7 @@ def compare(first: Counted, second: Counted, *, level: float = LEVEL) -> dict[st
         raise InputError(f"expected at least 2 independent units to compare two models, got {units[0].number}")
     one, other = first[0].summary(), second[0].summary()
     found = {
-        name: Comparison(one[name] - other[name])
+        name: Difference(one[name] - other[name])
         for name in one
         if name in other and name != "n" and not name.endswith("_bound")
     }
@@ -253,17 +245,17 @@ def compare(first: Counted, second: Counted, *, level: float = LEVEL) -> dict[st
     return found
 
 
-def _mean_difference(one: Units, other: Units, column: int | None, difference: float) -> Comparison:
+def _mean_difference(one: Units, other: Units, column: int | None, difference: float) -> Difference:
     spread = math.sqrt(one.variance(one.sums(column) - other.sums(column), difference))
     if spread == 0:
-        return Comparison(difference, difference, difference, 1.0 if difference == 0 else 0.0)
+        return Difference(difference, difference, difference, 1.0 if difference == 0 else 0.0)
     t, freedom = abs(difference) / spread, one.number - 1
-    p = student_tail(t, freedom) if freedom < 999 else normal_tail(t)
-    return Comparison(difference, difference - one.z * spread, difference + one.z * spread, p)
+    p = distributions.student_tail(t, freedom) if freedom < 999 else normal_tail(t)
+    return Difference(difference, difference - one.z * spread, difference + one.z * spread, p)
 
 
 @torch.no_grad()
-def ece_difference(first: Counted, second: Counted, *, adaptive: bool = False, level: float = LEVEL) -> Comparison:
+def ece_difference(first: Counted, second: Counted, *, adaptive: bool = False, level: float = LEVEL) -> Difference:
     """The difference of two ECEs, or adaptive ECEs, without the bias of noise, and the p of their being equal."""
     values, gaps, noise, few = [], [], [], []
     for suite, blocks in (first, second):
@@ -288,11 +280,11 @@ def ece_difference(first: Counted, second: Counted, *, adaptive: bool = False, l
     scale = z / margin if margin > 0 else math.inf
     p = normal_tail(touches * scale) if touches > 0 else 1.0
     low, high = lowest - margin, highest + margin
-    return Comparison(min(max(centre, low), high), low, high, p)
+    return Difference(min(max(centre, low), high), low, high, p)
 
 
 @torch.no_grad()
-def rms_difference(first: Counted, second: Counted, *, level: float = LEVEL) -> Comparison:
+def rms_difference(first: Counted, second: Counted, *, level: float = LEVEL) -> Difference:
     """The difference of two RMS calibration errors over ten bins of equal mass, and the p of their being equal.
 
     The squares are compared, each less the noise in it, and the difference of the squares over the sum of the two
@@ -302,7 +294,7 @@ def rms_difference(first: Counted, second: Counted, *, level: float = LEVEL) -> 
     for suite, _ in (first, second):
         hits = int(suite.bins.right.sum())
         if min(hits, suite.n - hits) < _RMS_ERRORS:
-            return Comparison(first[0].bins.rmsce - second[0].bins.rmsce)
+            return Difference(first[0].bins.rmsce - second[0].bins.rmsce)
     n, held = first[0].n, first[1].units
     one, other = (_Squares(blocks) for _, blocks in (first, second))
     joint = (one.residual.T @ other.residual) * one.factor[:, None] * other.factor
@@ -316,7 +308,7 @@ def rms_difference(first: Counted, second: Counted, *, level: float = LEVEL) -> 
     value, deviation = one.square - other.square, math.sqrt(variance)
     margin = normal_quantile(level) * deviation
     p = normal_tail(abs(value) / deviation) if deviation > 0 else float(value == 0)
-    return Comparison(value / total, (value - margin) / total, (value + margin) / total, p)
+    return Difference(value / total, (value - margin) / total, (value + margin) / total, p)
 
 
 class _Squares:
@@ -383,16 +375,16 @@ def over_seeds(
         return SeedDifference(mean, -math.inf, math.inf, 1.0, n, None)
 
     def margin(level: float, seeds: int) -> float:
-        by_seeds = student_quantile(seeds - 1, level) * spread / math.sqrt(seeds)
+        by_seeds = distributions.student_quantile(seeds - 1, level) * spread / math.sqrt(seeds)
         return math.hypot(by_seeds, normal_quantile(level) * deviation)
 
     low, high = 0.0, abs(mean) / max(spread, 1e-9 * abs(mean), 1e-300) * math.sqrt(n)  # of Student's t
     while high - low > 1e-9 * (1 + high):
         t = (low + high) / 2
-        z = -NormalDist().inv_cdf(max(student_tail(t, n - 1), 1e-300) / 2)
+        z = -NormalDist().inv_cdf(max(distributions.student_tail(t, n - 1), 1e-300) / 2)
         inside = math.hypot(t * spread / math.sqrt(n), z * deviation) < abs(mean)
         low, high = (t, high) if inside else (low, t)
-    p = student_tail(low, n - 1)
+    p = distributions.student_tail(low, n - 1)
     needed = None
     if mean and normal_quantile(level) * deviation < abs(mean):
         needed = next((seeds for seeds in range(2, _MOST_SEEDS) if margin(level, seeds) < abs(mean)), None)

@@ -6,11 +6,12 @@ The kind is the name that holds the scores: it is said, never guessed from value
 ``.parquet`` and ``.csv`` are read in slices, so a file may be larger than memory.
 """
 
-from __future__ import annotations
-
 from acls.predictions.columns import Columns
 from acls.predictions.core import KINDS, ZERO, Kind, Predictions, to_logits
-from acls.predictions.readers import Batches, open_batches
+from acls.predictions.readers import Batches, Source, open_batches, slices
 from acls.predictions.writers import save_batches
 
-__all__ = ["KINDS", "ZERO", "Batches", "Columns", "Kind", "Predictions", "open_batches", "save_batches", "to_logits"]
+__all__ = [
+    "KINDS", "ZERO", "Batches", "Columns", "Kind", "Predictions", "Source",
+    "open_batches", "save_batches", "slices", "to_logits",
+]  # fmt: skip

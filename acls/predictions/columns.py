@@ -58,9 +58,7 @@ class Columns:
             said = " and ".join(self._kinds()).replace("triples", "confidences")
             raise InputError(f"{said} are both named: name one kind of scores")
         if self.correct and (self.predicted or self.labels):
-            raise InputError(
-                "expected correct, or predicted and labels, got both: correct says if a prediction is right"
-            )
+            raise InputError("expected correct, or predicted and labels, got both: correct replaces them")
 
     @property
     def kind(self) -> Kind | None:

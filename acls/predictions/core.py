@@ -151,6 +151,14 @@ class Predictions:
         """Whether these are stated confidences: all that was predicted is class 1, "correct", and the labels say if."""
         return self.predicted is not None and bool((self.predicted == 1).all()) and bool((self.labels <= 1).all())
 
+    def __str__(self) -> str:
+        classes = f" of {self.n_classes} classes" if self.n_classes else ""
+        return f"{len(self):,} rows{classes}, accuracy {100 * self.as_json()['accuracy']:.2f} %"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the number of rows and classes, and the accuracy, as `acls predict --json` prints them."""
+        return {"n": len(self), "classes": self.n_classes, "accuracy": float(self.correct().float().mean())}
+
     def log_probs(self) -> Tensor:
         """Log-probabilities ``(n, K)`` in float32 or wider; -inf where a probability is 0."""
         if self.scores is None:

@@ -17,7 +17,7 @@ import re
 import zipfile
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +40,8 @@ Array = NDArray[Any]
 Block = dict[str, list[Array]]
 """Some rows of a file: the arrays of each role, one per name."""
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+Source = str | os.PathLike[str] | Predictions | Iterable[Predictions]
+"""A file of any size, predictions in memory, or slices of them."""
 Read = Callable[[int, int], Array]
 """Reads the rows from a first to before a last one; called in the order of the rows."""
 
@@ -72,7 +74,15 @@ def open_batches(
             counts.append(file.n_rows() if check else None)
             cells = max(cells, file.n_cells())
     n_rows = None if None in counts else sum(n or 0 for n in counts)
-    return Batches(files, columns, rows or max(1, CELLS // cells), n_rows, ignore_index, check)
+    name = str(paths) if isinstance(paths, str | os.PathLike) else str(files[0])
+    return Batches(files, columns, rows or max(1, CELLS // cells), n_rows, ignore_index, check, name)
+
+
+def slices(source: Source, columns: Columns | None = None, **settings: Any) -> Iterable[Predictions]:
+    """Any source as slices: a file is opened by `open_batches` with the settings."""
+    if isinstance(source, str | os.PathLike):
+        return open_batches(source, columns, **settings)
+    return [source] if isinstance(source, Predictions) else source
 
 
 @dataclass(frozen=True)
@@ -86,6 +96,7 @@ class Batches:
     """How many rows (or dense maps) there are; None where only reading shows it, as for text."""
     ignore_index: int
     check: bool
+    name: str = ""  # the path as it was given
 
     def __iter__(self) -> Iterator[Predictions]:
         expected = ""

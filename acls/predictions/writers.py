@@ -18,7 +18,7 @@ from torch import Tensor
 from acls.errors import InputError, require
 from acls.predictions.core import Predictions
 from acls.predictions.readers import META_KEY
-from acls.storage import atomic_write, save_tensors
+from acls.storage import atomic_write, check_form, save_tensors
 
 _MARK = {"acls": "predictions"}
 """By which acls knows its own files, and may replace them: see `acls.storage.MARKS`."""
@@ -31,7 +31,7 @@ def save_batches(path: str | os.PathLike[str], batches: Iterable[Predictions]) -
 
     Text has one column per class, named as the reader finds it: ``p0, p1, ...`` for probabilities.
     """
-    check_suffix(path)
+    check_form(path, "predictions")
     parts = iter(batches)
     first = next(parts, None)
     if first is None:
@@ -40,17 +40,9 @@ def save_batches(path: str | os.PathLike[str], batches: Iterable[Predictions]) -
         _WRITERS[temporary.suffix](temporary, itertools.chain([first], parts))
 
 
-def check_suffix(path: str | os.PathLike[str]) -> None:
-    """Raise where no format has the file's ending, or what writes it is not installed."""
-    if Path(path).suffix not in _WRITERS:
-        raise InputError(f"cannot write {path}: name a file that ends in {', '.join(_WRITERS)}")
-    if Path(path).suffix == ".parquet":
-        require("pyarrow", extra="io")
-
-
 def _write_npz(path: Path, batches: Iterable[Predictions]) -> None:
     p = Predictions.concat(list(batches))
-    np.savez(path, **_named(p), meta=np.array(json.dumps({**_MARK, **p.meta})))
+    np.savez(path, **_named(p), meta=np.array(json.dumps({**p.meta, **_MARK})))
 
 
 def _write_safetensors(path: Path, batches: Iterable[Predictions]) -> None:
@@ -68,7 +60,7 @@ def _write_parquet(path: Path, batches: Iterable[Predictions]) -> None:
             for name, values in _named(batch).items():
                 flat = arrow.array(values.reshape(-1))
                 columns[name] = arrow.FixedSizeListArray.from_arrays(flat, values.shape[1]) if values.ndim > 1 else flat
-            about = {META_KEY: json.dumps({**_MARK, **batch.meta})}
+            about = {META_KEY: json.dumps({**batch.meta, **_MARK})}
             table = arrow.table(columns).replace_schema_metadata(about)
             if writer is None:
                 writer = stack.enter_context(parquet.ParquetWriter(path, table.schema, write_page_checksum=True))

@@ -1,8 +1,7 @@
 """Experiments as functions that return a `Recipe`: ``find("cifar10_resnet50")``. Needs no torch."""
 
-from __future__ import annotations
-
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import wraps
@@ -10,6 +9,7 @@ from functools import wraps
 from acls.errors import InputError, suggest
 from acls.recipes import accurate, paper, small
 from acls.recipes.recipe import LossOptions, OptimOptions, Recipe, ScheduleOptions, load_recipe, save_recipe
+from acls.recipes.recipe import recipe_text as text_of
 
 
 def _named(make: Callable[[], Recipe]) -> Callable[[], Recipe]:
@@ -35,7 +35,19 @@ def find(name: str) -> Recipe:
     return RECIPES[name]()
 
 
+def about(name: str) -> str:
+    """The first line of what a recipe says of itself, without the command in it."""
+    return re.sub(r" ``.*?``", "", (inspect.getdoc(RECIPES[name]) or "").splitlines()[0])
+
+
+def explained(name: str) -> str:
+    """A recipe as YAML, below what it says of itself: `acls recipes NAME`."""
+    recipe = find(name)
+    lines = [f"# {line}".rstrip() for line in (inspect.getdoc(RECIPES[name]) or "").splitlines()]
+    return "\n".join([*lines, text_of(recipe).rstrip()])
+
+
 __all__ = [
     "METHODS", "RECIPES", "LossOptions", "OptimOptions", "Recipe", "ScheduleOptions",
-    "find", "load_recipe", "save_recipe",
+    "about", "explained", "find", "load_recipe", "save_recipe",
 ]  # fmt: skip

@@ -3,8 +3,6 @@
 Schedules were fixed with cross-entropy alone. Margins are the paper's. Times are of one core.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from acls.data import DataOptions

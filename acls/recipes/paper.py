@@ -4,8 +4,6 @@ Its numbers are in percent, of the best checkpoint by validation accuracy, 15 bi
 paper names; the siblings in `acls.recipes.small` run on a CPU.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from acls.data import DataOptions

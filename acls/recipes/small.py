@@ -1,7 +1,5 @@
 """Siblings of the paper's experiments that a CPU finishes in seconds or minutes, and the user's own data."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from acls.data import DataOptions

@@ -7,15 +7,32 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from acls.errors import MissingExtra
 from acls.metrics.bins import Reliability
 from acls.report.figures import reliability, sweeps
-from acls.report.figures.style import drawn, save
+from acls.report.figures.style import COLUMN_INCHES, canvas, drawn, save
 from acls.report.page.subjects import Subject, by_method, records
 from acls.storage import check_output
 from acls.study.runs import NONE
+from acls.train import RunFolder, TrainedRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+def draw_run(run: TrainedRun) -> None:
+    """Draw the reliability of both parts, and the numbers over the epochs, into a run; nothing without matplotlib."""
+    folder = RunFolder(run.folder)
+    try:
+        figure, axes = canvas(2, 2, width=2 * COLUMN_INCHES, height=1.5 * COLUMN_INCHES)
+    except MissingExtra:
+        return
+    for ax, metric in zip(axes, ("accuracy", "nll", "ece", "temperature"), strict=True):
+        sweeps.draw_epochs(sweeps.prepare_epochs({"validation": [run.history]}, metric), ax)
+    save(figure, folder.figure("epochs"))
+    for part, suite in run.suites.items():
+        figure, _ = reliability.plot(suite.bins.reliability(), cells=suite.confidences.cells())
+        save(figure, folder.figure(f"reliability_{part}"))
 
 
 def write_figures(

@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 from acls.errors import InputError
 from acls.metrics.catalogue import CATALOGUE, metric, names
-from acls.metrics.significance import Comparison, SeedDifference
+from acls.metrics.significance import Difference, SeedDifference
 from acls.report.tables import Mark, Table, spread
 from acls.results import LEVEL, Advice, Differences, Record, Result, show_p
 from acls.results.recommending import AS_IT_IS
 from acls.study.ranking import Ranked
+from acls.study.runs import Failed
 
 COLUMNS = tuple(names(1))
 """Metrics that a table shows unless others are named."""
@@ -21,6 +25,37 @@ RANKED = tuple(names(2))
 
 Marks = Mapping[tuple[str, str, str], Mark]
 """By method, post-hoc method and metric."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A finished study, or files of predictions compared: what was measured, and the page that shows it.
+
+    ``rows`` has one row per method, seed and post-hoc method; ``row.result["ece"]`` is a number. ``ranked`` has the
+    best method by each metric against all others, and all methods against the first.
+    """
+
+    rows: Sequence[Record]
+    ranked: Sequence[Ranked]
+    failed: Sequence[Failed] = ()
+    folder: Path | None = None
+    page: Path | None = None
+
+    @property
+    def answer(self) -> list[str]:
+        """Which method, by how much, how sure: a sentence for the networks as they are and one per post-hoc method."""
+        return [about_ranking(one) for one in self.ranked if one.metric == "ece"]
+
+    def as_json(self) -> dict[str, Any]:
+        """What `acls compare --json` prints."""
+        derived = ("next", "difference", "significant")
+        return {
+            "answer": self.answer,
+            "rows": [one.as_json() for one in self.rows],
+            "ranking": [asdict(one) | {name: getattr(one, name) for name in derived} for one in self.ranked],
+            "failed": [asdict(one) for one in self.failed],
+            "report": None if self.page is None else str(self.page),
+        }
 
 
 def metric_table(result: Result) -> Table:
@@ -50,7 +85,7 @@ def group_table(groups: Mapping[str, Result]) -> Table:
     return table
 
 
-def comparison_table(first: Result, other: Result, compared: Mapping[str, Comparison]) -> Table:
+def comparison_table(first: Result, other: Result, compared: Mapping[str, Difference]) -> Table:
     """A line per metric: both values, the difference without the bias of noise, its interval and its p."""
     table = Table(["metric", "first", "this", "difference", "95 % interval", "p"], optional=("first", "this"))
     for name in names(3, among=compared):
@@ -99,10 +134,8 @@ def tested_table(results: Mapping[str, Result], changes: Differences) -> Table:
     titles = [*_titles(columns), *(f"p, {name.upper()}" for name in columns[1:])]
     table = Table(["", *titles], optional=("accuracy %", "noise floor"))
     for name, result in results.items():
-        compared = changes.comparisons.get(name, {})
-        table.add(
-            name, *_cells(columns, result), *(_p(compared[one].p) if one in compared else "" for one in columns[1:])
-        )
+        found = changes.comparisons.get(name, {})
+        table.add(name, *_cells(columns, result), *(_p(found[one].p) if one in found else "" for one in columns[1:]))
     return table
 
 

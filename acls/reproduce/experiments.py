@@ -19,7 +19,7 @@ FORMS = {"authors' code": "released", "Eq. 13": "paper"}
 
 
 @dataclass(frozen=True)
-class Line:
+class MethodLine:
     """A method with the calibrator that is fitted afterwards, beside a row of the paper."""
 
     method: Spec
@@ -50,7 +50,7 @@ class Experiment:
     ten_bins: Mapping[str, Published] = field(default_factory=dict)
     """Numbers with 10 bins, where they are printed too."""
 
-    def lines(self, form: str | None = None) -> dict[str, Line]:
+    def lines(self, form: str | None = None) -> dict[str, MethodLine]:
         """The lines beside the paper's rows, as `lines_of` has them."""
         return lines_of(next(iter(self.printed.values())), form)
 
@@ -71,8 +71,8 @@ class Experiment:
         return found
 
 
-def _line(name: str, margin_field: str = "", **fields: Any) -> Line:
-    return Line(Spec(name, fields), margin_field=margin_field)
+def _line(name: str, margin_field: str = "", **fields: Any) -> MethodLine:
+    return MethodLine(Spec(name, fields), margin_field=margin_field)
 
 
 LINES = {
@@ -107,19 +107,19 @@ SCALINGS = {"grid of 0.1 by ECE": Temperature(objective="ece", grid=True), "NLL"
 """Temperature scaling as the paper fits it, by which claims are judged, and as we do."""
 
 
-def lines_of(rows: Iterable[str], form: str | None = None) -> dict[str, Line]:
+def lines_of(rows: Iterable[str], form: str | None = None) -> dict[str, MethodLine]:
     """The lines beside the paper's rows, by label; of ACLS one for each of `FORMS` and for ``form``."""
-    found: dict[str, Line] = {}
+    found: dict[str, MethodLine] = {}
     forms = dict(FORMS) if form is None or form in FORMS.values() else {**FORMS, form: form}
     for row in rows:
         if row == "CE + TS":
-            found |= {f"{row} ({name})": Line(Spec("CE"), scaling, row=row) for name, scaling in SCALINGS.items()}
+            found |= {f"{row} ({name})": MethodLine(Spec("CE"), scaling, row=row) for name, scaling in SCALINGS.items()}
         else:
             found |= in_forms(row, replace(LINES[row], row=row), forms)
     return found
 
 
-def in_forms(label: str, line: Line, forms: Mapping[str, str] = FORMS) -> dict[str, Line]:
+def in_forms(label: str, line: MethodLine, forms: Mapping[str, str] = FORMS) -> dict[str, MethodLine]:
     """A line of ACLS in each form; of another method, as it is."""
     if line.method.name != "ACLS":
         return {label: line}
@@ -129,7 +129,7 @@ def in_forms(label: str, line: Line, forms: Mapping[str, str] = FORMS) -> dict[s
     }
 
 
-def label_of(lines: Mapping[str, Line], row: str, form: str) -> str:
+def label_of(lines: Mapping[str, MethodLine], row: str, form: str) -> str:
     """The label of a row's line in a form of ACLS; of another method, of its first line."""
     return next(label for label, line in lines.items() if line.row == row and line.form in ("", form))
 

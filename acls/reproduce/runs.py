@@ -17,7 +17,7 @@ from acls.metrics.protocols import Protocol
 from acls.options import override, to_plain
 from acls.predictions import Predictions
 from acls.recipes import Recipe, find
-from acls.reproduce.experiments import EMBEDDED, SMALL, Line
+from acls.reproduce.experiments import EMBEDDED, SMALL, MethodLine
 from acls.spec import Spec
 from acls.storage import write_text
 from acls.study import runs
@@ -68,7 +68,7 @@ class Study:
 
     setup: Setup
     recipe: Recipe
-    lines: Mapping[str, Line]
+    lines: Mapping[str, MethodLine]
 
     @property
     def regime(self) -> str:
@@ -106,13 +106,11 @@ class Study:
         """
         file = self.folder(row).path / f"{protocol.name}-{protocol.bins}-{file_name(row.posthoc)}.json"
         if not file.is_file():
-            predictions = runs.outputs(self._folder, row)
-            if predictions.image is None or row.posthoc != runs.NONE:
-                assert predictions.scores is not None
-                assert predictions.kind != "triples"
-                found = protocol.measure(
-                    predictions.scores, predictions.labels, kind=predictions.kind, image=predictions.image
-                )
+            p = runs.outputs(self._folder, row)
+            if p.image is None or row.posthoc != runs.NONE:
+                assert p.scores is not None
+                assert p.kind != "triples"
+                found = protocol.measure(p.scores, p.labels, kind=p.kind, image=p.image)
             else:
                 found = _measure_maps(self.folder(row).path, protocol)
             write_text(file, json.dumps(to_plain(found)))
@@ -144,7 +142,7 @@ class Study:
         posthoc = [line.posthoc for line in self.lines.values() if line.posthoc is not None]
         return runs.plan(self._folder, self.recipe, map(self._spec, self.lines.values()), self.setup.seeds, posthoc)
 
-    def _spec(self, line: Line) -> Spec:
+    def _spec(self, line: MethodLine) -> Spec:
         if not line.margin_field:
             return line.method
         return Spec(line.method.name, {**line.method.fields, line.margin_field: self.margin})

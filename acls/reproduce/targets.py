@@ -22,20 +22,9 @@ from acls.report.figures import regulariser, reliability, sweeps
 from acls.report.figures.style import SMALL, canvas, drawn, save
 from acls.report.results import mean_text, metric_values
 from acls.report.tables import Table, paragraph, width
-from acls.reproduce import published
+from acls.reproduce import experiments, published
 from acls.reproduce.claims import Claim, Judged, judge, summarise, verdict_on
-from acls.reproduce.experiments import (
-    EMBEDDED,
-    EXPERIMENTS,
-    FORMS,
-    MARGINS,
-    SCALINGS,
-    Experiment,
-    Line,
-    in_forms,
-    label_of,
-    lines_of,
-)
+from acls.reproduce.experiments import EMBEDDED, FORMS, Experiment, MethodLine, in_forms, label_of, lines_of
 from acls.reproduce.published import Published
 from acls.reproduce.runs import Setup, Study
 from acls.spec import Spec
@@ -99,11 +88,11 @@ class Reproduced:
         self.files.append(path)
         self.parts.append(f"![{self.title}]({path.with_suffix('.png').name})")
 
-    def trained(self, papers: Iterable[str], lines: Mapping[str, Line]) -> Iterator[tuple[str, Study, str]]:
+    def trained(self, papers: Iterable[str], lines: Mapping[str, MethodLine]) -> Iterator[tuple[str, Study, str]]:
         """The studies of some lines for the paper's recipes, trained, each under a heading that names its regime.
 
         What stands in for two data sets is one experiment, trained and judged once: the third item names the recipe of
-        the paper that it came up for before.
+        the paper under which it was reported first, or is empty.
         """
         recipes = {paper: self.setup.recipe(paper) for paper in papers}
         known = {paper: recipe for paper, recipe in recipes.items() if recipe is not None}
@@ -142,7 +131,7 @@ def reproduce(name: str, setup: Setup) -> Reproduced:
 
 
 def _table(result: Reproduced) -> None:
-    experiment = EXPERIMENTS[result.name]
+    experiment = experiments.EXPERIMENTS[result.name]
     for paper, study, again in result.trained(experiment.printed, experiment.lines(result.setup.form)):
         pooled = {label: study.rows(label, experiment.split) for label in study.lines}
         rows, how = pooled, experiment.protocol
@@ -227,7 +216,7 @@ def _temperatures(paper: str, study: Study, rows: Mapping[str, list[Row]]) -> li
     """The temperatures that were fitted, beside the footnote's."""
     fitted = {
         name: [study.temperature(row) for row in rows[label]]
-        for name in SCALINGS
+        for name in experiments.SCALINGS
         if (label := f"CE + TS ({name})") in rows and rows[label]
     }
     if not fitted:
@@ -372,8 +361,8 @@ def _figure3(result: Reproduced) -> None:
 def _figure_a(result: Reproduced) -> None:
     lines = {
         label: line
-        for m in MARGINS
-        for label, line in in_forms(f"margin {m:g}", Line(Spec("ACLS", {"margin": m}), row=f"{m:g}")).items()
+        for m in experiments.MARGINS
+        for label, line in in_forms(f"margin {m:g}", MethodLine(Spec("ACLS", {"margin": m}), row=f"{m:g}")).items()
     }
     for _, study, _ in result.trained(_TINY, lines):
         shown = Table(["margin", "form", "acc", "ECE", "95 %", "seeds"], align="ll")
@@ -460,9 +449,9 @@ def _gamma_three(run: Path) -> float:
 
 
 TARGETS: dict[str, tuple[str, Callable[[Reproduced], None]]] = {
-    "table1": (EXPERIMENTS["table1"].title, _table),
+    "table1": (experiments.EXPERIMENTS["table1"].title, _table),
     "table2": ("Table 2: each method as label smoothing, as printed and as it is", _table2),
-    **{name: (experiment.title, _table) for name, experiment in EXPERIMENTS.items() if name != "table1"},
+    **{name: (experiment.title, _table) for name, experiment in experiments.EXPERIMENTS.items() if name != "table1"},
     "figure1": ("Figure 1: smoothing behaviours", _figure1),
     "figure2": ("Figure 2: reliability diagrams", _figure2),
     "figure3": ("Figure 3: values of the regulariser, and the share of samples where it is 0", _figure3),

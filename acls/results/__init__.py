@@ -1,27 +1,12 @@
 """What is known of predictions, and what it means: one `Result`, made once, that every view reads."""
 
-from __future__ import annotations
-
-from acls.results.comparing import Differences, differences
+from acls.results.comparing import Differences, ModelResults, ProtocolResults, differences
 from acls.results.counting import Counts, count, evaluate, measure
 from acls.results.recommending import Advice, Candidate, recommend
 from acls.results.result import LEVEL, Record, Result
 from acls.results.words import Verdict, show_p, verdict
 
 __all__ = [
-    "LEVEL",
-    "Advice",
-    "Candidate",
-    "Counts",
-    "Differences",
-    "Record",
-    "Result",
-    "Verdict",
-    "count",
-    "differences",
-    "evaluate",
-    "measure",
-    "recommend",
-    "show_p",
-    "verdict",
-]
+    "LEVEL", "Advice", "Candidate", "Counts", "Differences", "ModelResults", "ProtocolResults", "Record", "Result",
+    "Verdict", "count", "differences", "evaluate", "measure", "recommend", "show_p", "verdict",
+]  # fmt: skip

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from acls.metrics.decision import Decision
 from acls.metrics.distributions import for_many
-from acls.metrics.significance import Comparison, compare
+from acls.metrics.protocols import Protocol
+from acls.metrics.significance import Difference, compare
 from acls.results.result import Result
 
 
@@ -16,7 +18,7 @@ class Differences:
     """Every other model minus the first, metric by metric."""
 
     baseline: str
-    comparisons: Mapping[str, Mapping[str, Comparison]]
+    comparisons: Mapping[str, Mapping[str, Difference]]
     """By model and metric; where several models are compared, intervals and p-values are corrected for their number."""
     left_out: Mapping[str, str]
     """Models that could not be compared, and why."""
@@ -24,6 +26,53 @@ class Differences:
     def as_json(self) -> dict[str, dict[str, Any]]:
         """Difference, interval and p by model and metric, as plain values."""
         return {name: {metric: vars(one) for metric, one in found.items()} for name, found in self.comparisons.items()}
+
+
+@dataclass(frozen=True)
+class ModelResults:
+    """The results of several models on the same samples, or of one, and how each differs from the first.
+
+    ``max_error`` is the share of errors that `decisions` allows; ``notes`` say what was left out, and why.
+    """
+
+    results: Mapping[str, Result]
+    differences: Differences
+    bins: int
+    max_error: float | None = None
+    notes: tuple[str, ...] = ()
+
+    def decisions(self, name: str) -> dict[str, Decision]:
+        """The decision of one model for all samples, under the empty name, and for each group."""
+        assert self.max_error is not None
+        result = self.results[name]
+        return {group: one.decide(self.max_error) for group, one in {"": result, **result.groups}.items()}
+
+    def as_json(self) -> dict[str, Any]:
+        """What `acls evaluate --json` prints: one object per model and, for several, their comparisons."""
+        objects = []
+        for name, result in self.results.items():
+            plain = {"file": name, "kind": result.kind, "bins": self.bins, **result.as_json()}
+            objects.append(plain)
+            if self.max_error is not None:
+                whole, *groups = (one.as_json() for one in self.decisions(name).values())
+                plain["decision"] = {**whole, "groups": dict(zip(result.groups, groups, strict=True))}
+        against, found = self.differences.baseline, self.differences.as_json()
+        comparisons = [{"file": name, "against": against, "differences": one} for name, one in found.items()]
+        return {"files": objects, "comparisons": comparisons} if len(objects) > 1 else objects[0]
+
+
+@dataclass(frozen=True)
+class ProtocolResults:
+    """The numbers of models as the code of papers computes them, by model, protocol and metric."""
+
+    numbers: Mapping[str, Mapping[str, Mapping[str, float]]]
+    protocols: Sequence[Protocol]
+
+    def as_json(self) -> dict[str, Any]:
+        """What `acls evaluate --protocol NAME --json` prints."""
+        why = {one.name: one.why for one in self.protocols}
+        objects = [{"file": name, "protocols": numbers, "why": why} for name, numbers in self.numbers.items()]
+        return {"files": objects} if len(objects) > 1 else objects[0]
 
 
 def differences(results: Mapping[str, Result]) -> Differences:
@@ -48,7 +97,7 @@ def differences(results: Mapping[str, Result]) -> Differences:
             pairs[name] = (other.suite, other.blocks), (first.suite, first.blocks)
     level = for_many(len(pairs))
 
-    def corrected(one: Comparison) -> Comparison:
+    def corrected(one: Difference) -> Difference:
         return replace(one, p=None if one.p is None else min(1.0, len(pairs) * one.p))
 
     found = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -19,7 +18,7 @@ from acls.metrics.estimates import Estimate, estimates
 from acls.metrics.protocols import Meter, Protocol
 from acls.metrics.significance import REPLICATES, calibration
 from acls.metrics.tally import Tally
-from acls.predictions import Columns, Predictions, open_batches
+from acls.predictions import Columns, Predictions, Source, slices
 from acls.results.details import Details, Mistake, resample, worst_mistakes
 from acls.results.result import Result
 from acls.shapes import IGNORE_INDEX
@@ -97,10 +96,7 @@ class Counts:
     def __add__(self, other: Counts) -> Counts:
         """What was counted of two parts, as of one; groups are the same where their names are."""
         if (self.kind, self.n_classes) != (other.kind, other.n_classes):
-            raise InputError(
-                f"expected {self.kind} of {self.n_classes} classes in every part, "
-                f"got {other.kind} of {other.n_classes} in one"
-            )
+            raise InputError(f"expected {self.kind} of {self.n_classes} classes, got {other.kind} of {other.n_classes}")
         named = tuple(dict.fromkeys((*self.group_names, *other.group_names)))
         groups = dict(self.groups)
         for code, counted in other.groups.items():
@@ -194,7 +190,7 @@ def count(batches: Iterable[Predictions], *, by_group: bool = False, **settings:
 
 
 def evaluate(
-    source: Predictions | Iterable[Predictions] | str | os.PathLike[str],
+    source: Source,
     columns: Columns | None = None,
     *,
     replicates: int = REPLICATES,
@@ -212,9 +208,7 @@ def evaluate(
     >>> round(evaluate(p)["accuracy"], 3)
     0.667
     """
-    if isinstance(source, str | os.PathLike):
-        source = open_batches(source, columns, ignore_index=ignore_index)
-    batches = [source] if isinstance(source, Predictions) else source
+    batches = slices(source, columns, ignore_index=ignore_index)
     return count(batches, ignore_index=ignore_index, **settings).result(replicates=replicates)
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from acls.calibrators import Calibrator, Judgement, judge, make_calibrators
 from acls.calibrators.base import TOO_FEW
 from acls.errors import InputError
-from acls.predictions import Predictions
+from acls.metrics.significance import REPLICATES
+from acls.predictions import ZERO, Batches, Columns, Predictions, Source, slices
 from acls.results.comparing import Differences, differences
 from acls.results.counting import Counts
 from acls.results.result import Result
@@ -57,12 +59,21 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Advice:
-    """What was tried, and what to do."""
+    """What was tried, and what to do; ``chosen`` is None where the model should be kept as it is.
+
+    With other predictions to test on, ``test`` has the results there, of the model as it is and after each calibrator,
+    and ``changes`` their differences. ``saved`` is what `save` wrote to ``out``.
+    """
 
     candidates: tuple[Candidate, ...]
     chosen: Candidate | None
-    """None: keep the model as it is."""
     text: str
+    notes: tuple[str, ...] = ()
+    test_name: str = ""
+    test: Mapping[str, Result] = field(default_factory=dict)
+    changes: Differences | None = None
+    out: str = ""
+    saved: Candidate | None = None
 
     @property
     def best(self) -> Candidate:
@@ -83,20 +94,44 @@ class Advice:
             }
             for one in self.candidates
         ]
-        return {"recommended": self.chosen and self.chosen.name, "text": self.text, "methods": methods}
+        plain: dict[str, Any] = {"recommended": self.chosen and self.chosen.name, "text": self.text, "methods": methods}
+        if self.changes is not None:
+            plain["test"] = {name: result.as_json() for name, result in self.test.items()}
+            plain["changes"] = self.changes.as_json()
+        return {**plain, "saved": self.out if self.saved else None}
+
+    def save(self, path: str | Path, *, force: bool = False) -> Advice:
+        """Save the recommended calibrator; with ``force`` the best one where the advice is to keep the model."""
+        saved = self.chosen or (self.best if force else None)
+        if saved is not None:
+            saved.calibrator.save(path)
+        return replace(self, out=str(path), saved=saved)
 
 
 def recommend(
-    predictions: Predictions, calibrators: str | Sequence[Calibrator] = "temperature", *, folds: int = 5
+    source: Source,
+    calibrators: str | Sequence[Calibrator] = "temperature",
+    columns: Columns | None = None,
+    *,
+    folds: int = 5,
+    test: Source | None = None,
+    replicates: int = REPLICATES,
+    ignore_index: int = IGNORE_INDEX,
 ) -> Advice:
     """Fit calibrators to predictions, judge each by cross-validation over rows or images, and recommend one or none.
 
-    Chosen is the simplest of those whose held-out NLL is within a standard error of the best; one that has too few
-    samples for the values that it learns is never chosen. Rows of one image stay in one fold.
+    ``source`` is a file, `Predictions`, or slices of them, as in `acls.results.evaluate`. Chosen is the simplest of
+    those whose held-out NLL is within a standard error of the best; one that has too few samples for the values that it
+    learns is never chosen. Rows of one image stay in one fold. With ``test``, other predictions of the same model, the
+    advice also has the results before and after each calibrator there.
     """
     tried = make_calibrators(calibrators) if isinstance(calibrators, str) else calibrators
     for calibrator in tried:
         check_pointwise(calibrator)
+    predictions = Predictions.concat(list(slices(source, columns, ignore_index=ignore_index))).labelled(ignore_index)
+    scores = predictions.scores if predictions.kind == "probs" else None
+    zeros = 0 if scores is None else int((scores == 0).sum())
+    rounded = f"{zeros:,} probabilities are 0, so they were rounded; each is taken for {ZERO:g}"
     logits, labels = predictions.logits(), predictions.target()
     image, weight = predictions.image, predictions.weight
     candidates = []
@@ -106,14 +141,24 @@ def recommend(
         judgement = judge(calibrator, logits, labels, weight, folds=folds, group=image)
         candidates.append(Candidate(name, calibrator.fit(logits, labels, weight, group=image), judgement))
     chosen = _chosen(candidates)
+    advice = Advice(tuple(candidates), chosen, _text(chosen, len(candidates)), (rounded,) if zeros else ())
+    if test is None:
+        return advice
+    other = slices(test, columns, ignore_index=ignore_index)
+    results, changes = before_and_after(other, candidates, replicates=replicates, ignore_index=ignore_index)
+    name = other.name if isinstance(other, Batches) else "the test predictions"
+    return replace(advice, test=results, changes=changes, test_name=name)
+
+
+def _text(chosen: Candidate | None, tried: int) -> str:
     if chosen is None:
-        return Advice(tuple(candidates), None, "Recommended: keep the model as it is.")
+        return "Recommended: keep the model as it is."
     scalars = [f"{name} = {value:.4g}" for name, value in chosen.parameters.items() if isinstance(value, float)]
     reason = chosen.judgement.why.removeprefix("use it: ")
-    if len(candidates) > 1:
+    if tried > 1:
         reason += "; none of those within a standard error of the best is simpler"
-    told = chosen.name + "()" * ("(" not in chosen.name) + (f" with {', '.join(scalars)}" if scalars else "")
-    return Advice(tuple(candidates), chosen, f"Recommended: {told}: {reason}.")
+    shown = chosen.name + "()" * ("(" not in chosen.name) + (f" with {', '.join(scalars)}" if scalars else "")
+    return f"Recommended: {shown}: {reason}."
 
 
 def before_and_after(

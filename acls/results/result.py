@@ -104,18 +104,8 @@ class Result:
         """The verdict and a table, as a notebook shows it."""
         from acls.results.words import verdict
 
-        rows = []
-        for name in names(2, among=self.estimates):
-            metric, one = CATALOGUE[name], self.estimates[name]
-            ends = "" if one.low is None or one.high is None else f"{metric.show(one.low)} to {metric.show(one.high)}"
-            floor = metric.show(self.floors[name].mean) if name in self.floors else ""
-            cells = (html.escape(metric.title), metric.show(one.value), ends, floor)
-            rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-        head = "".join(f"<th>{name}</th>" for name in ("metric", "value", "95 % interval", "noise floor"))
-        text = html.escape(verdict(self).text)
-        return (
-            f"<p>{text} n = {self.n:,}</p><table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-        )
+        views = require("acls.report.results", extra="plot")  # above this package
+        return f"<p>{html.escape(verdict(self).text)} n = {self.n:,}</p>{views.metric_table(self).html()}"
 
     def to_frame(self) -> Any:
         """A pandas DataFrame: a row per metric with value, debiased estimate, ends of the interval and noise floor."""

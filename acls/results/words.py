@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from acls.metrics.catalogue import metric
-from acls.metrics.significance import Comparison
+from acls.metrics.significance import Difference
 from acls.results.result import LEVEL, Result
 
 BOTH = 0.25
@@ -23,7 +23,7 @@ class Verdict:
     text: str
 
 
-def verdict(found: Result | Comparison) -> Verdict:
+def verdict(found: Result | Difference) -> Verdict:
     """Say what a result, or a comparison of two ECEs, means, by the one p that answers the question.
 
     The p of a result combines several tests of calibration; the ECE beside it says how much, not whether.
@@ -67,7 +67,7 @@ def _of_result(result: Result) -> Verdict:
     return Verdict(False, result.p, f"No miscalibration beyond chance at {n} ({how}): {means}{size}.")
 
 
-def _of_comparison(found: Comparison) -> Verdict:
+def _of_comparison(found: Difference) -> Verdict:
     if found.p is None or found.low is None or found.high is None:
         return Verdict(None, None, "No verdict: too few independent samples to compare.")
     ece = metric("ece")

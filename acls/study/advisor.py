@@ -69,8 +69,9 @@ def read_history(run: str | Path) -> list[dict[str, float]]:
     return RunFiles(Path(run), "").history()
 
 
-def advise(history: Sequence[Mapping[str, float]]) -> CheckpointAdvice:
-    """Weigh the epochs of a history; of equals the first is kept."""
+def advise(run: str | Path | Sequence[Mapping[str, float]]) -> CheckpointAdvice:
+    """Weigh the epochs of a run, given by its folder or its history; of equals the first is kept."""
+    history = read_history(run) if isinstance(run, str | Path) else run
     if not history:
         raise InputError("there is no finished epoch to choose from")
     lacking = [name for name in ("epoch", *(f"val/{one}" for one in (*NUMBERS, "n"))) if name not in history[0]]

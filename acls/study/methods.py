@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from acls.errors import InputError, suggest
-from acls.losses import GROUPS, REGISTRY, make_loss
+from acls.losses import GROUPS, REGISTRY, Loss, make_loss
 from acls.options import leaves, override, read
 from acls.recipes import Recipe
 from acls.spec import Spec, find, parse, written
@@ -38,6 +38,28 @@ TECHNIQUES = {
         {"rate": ("model.dropout", 0.5), "passes": ("passes", 20)},
     ),
 }
+
+
+@dataclass(frozen=True)
+class MethodList:
+    """Every method; of each loss its type, title, paper, and the fields with their defaults."""
+
+    losses: Mapping[str, dict[str, Any]]
+    techniques: Mapping[str, Technique]
+
+    def as_json(self) -> dict[str, Any]:
+        """What `acls methods --json` prints."""
+        return dict(self.losses)
+
+
+def list_methods() -> MethodList:
+    """Return every loss and technique, with what is known of it: `acls methods`."""
+    common = {"name", *(field.name for field in fields(Loss))}
+    losses = {}
+    for name, kind in REGISTRY.items():
+        own = {field: value for field, value in kind().settings().items() if field not in common}
+        losses[name] = {**asdict(kind.about), "fields": own}
+    return MethodList(losses, TECHNIQUES)
 
 
 @dataclass(frozen=True)

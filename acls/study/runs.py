@@ -339,7 +339,7 @@ def _check_settings(cells: Sequence[Cell], stored: Sequence[Row]) -> None:
     for row in rows:
         if there.get(row.run, row.method) != row.method:  # a default has changed since
             raise InputError(
-                f"{study} has {there[row.run]} where {row.method} would be: write that out in --methods, or {remedy}"
+                f"{study} has {there[row.run]} in place of {row.method}: write it out in --methods, or {remedy}"
             )
     begun = [
         replace(row, settings={"recipe": to_plain(load_recipe(file))})

@@ -173,9 +173,7 @@ class RunFiles:
         """Raise for the folder of a run that is not inside its study: a received store may name any place."""
         run, parts = self.run, PurePosixPath(self.run)
         if parts.is_absolute() or ".." in parts.parts or "\\" in run or "\0" in run:
-            raise InputError(
-                f"expected the folder of a run inside the study, got {run!r}: this store was tampered with"
-            )
+            raise InputError(f"expected a run's folder inside the study, got {run!r}: the store was tampered with")
 
     @property
     def path(self) -> Path:

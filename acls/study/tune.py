@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from acls.errors import InputError, require
-from acls.options import override, to_plain
-from acls.recipes import Recipe, load_recipe
+from acls.options import flat, override, to_plain
+from acls.recipes import RECIPES, Recipe, load_recipe
 from acls.spec import parse_value
 from acls.storage import hold
 from acls.study.advisor import unbeaten
@@ -40,6 +40,7 @@ ALLOWANCE = 0.01
 """How far below the best trial's the accuracy may be, where no floor is given."""
 WARMUP = 4
 """A trial is pruned after a quarter of its epochs at the earliest."""
+_UNSAID = ("log", "loss.name", "loss.protocol", "model.source")
 HEARTBEAT = 60
 """Seconds between signs of life of a trial; one that gave none for two of them is tried again."""
 
@@ -88,6 +89,8 @@ class Found:
     """Those that none beats in accuracy and ECE at once, by ascending accuracy."""
     n: int
     """Validation samples."""
+    command: str  # trains the best once more, and measures it on the test part
+    figure: str | None = None
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,16 @@ class Search:
         loss.build()  # raises for a field that it does not have
         return replace(recipe, loss=loss)
 
+    def command(self, params: Mapping[str, Any]) -> str:
+        """The command that trains the recipe at a point."""
+        base, own = (flat(to_plain(one)) for one in (RECIPES.get(self.recipe.name, lambda: self.recipe)(), self.recipe))
+        changed = [name for name in own if own[name] != base.get(name) and name not in _UNSAID]
+        given = {name if name in own else f"loss.{name}": value for name, value in params.items()}
+        for name in changed:
+            given.setdefault(name.replace(".fields.", ".").replace(".arguments.", "."), own[name])
+        options = (f"--{name} {value}" for name, value in given.items())
+        return " ".join([f"acls train {self.recipe.name} --loss {self.recipe.loss.name}", *options])
+
     def enough(self, accuracies: Sequence[float]) -> float:
         """The accuracy that counts as enough, where trials have these."""
         return max(accuracies, default=0.0) - ALLOWANCE if self.floor is None else self.floor
@@ -185,7 +198,8 @@ def found(search: Search, study: Any) -> Found:
     floor = search.enough([one.accuracy for one in trials])
     best = min((one for one in trials if one.accuracy >= floor), key=lambda one: one.ece, default=None)
     pruned, failed = len(_trials(study, "PRUNED")), len(_failed(study))
-    return Found(trials, pruned, failed, floor, best, unbeaten(trials), study.user_attrs.get("n", 0))
+    n, command = study.user_attrs.get("n", 0), search.command(best.params if best else {})
+    return Found(trials, pruned, failed, floor, best, unbeaten(trials), n, command)
 
 
 def _trials(study: Any, *states: str) -> list[Any]:
@@ -321,9 +335,7 @@ def grid(axes: Sequence[Axis]) -> Iterator[dict[str, Any]]:
 
 def show(params: Mapping[str, Any]) -> str:
     """A point of the space as one would write it."""
-    return ", ".join(
-        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in params.items()
-    )
+    return ", ".join(f"{name}={format(x, 'g') if isinstance(x, float) else x}" for name, x in params.items())
 
 
 def _axis(text: str) -> Axis:

@@ -1,7 +1,5 @@
 """Train a recipe: ``fit(find("digits_cnn"), "runs/first")``; one loop for every loss, on Lightning Fabric."""
 
-from __future__ import annotations
-
 from acls.train.evaluate import predict_run
 from acls.train.folder import RunFolder, open_run
 from acls.train.guards import TrainingStopped
@@ -10,14 +8,6 @@ from acls.train.plan import Plan, make_plan
 from acls.train.setup import Given
 
 __all__ = [
-    "Given",
-    "Plan",
-    "RunFolder",
-    "TrainedRun",
-    "TrainingStopped",
-    "fit",
-    "make_plan",
-    "open_run",
-    "predict_run",
+    "Given", "Plan", "RunFolder", "TrainedRun", "TrainingStopped", "fit", "make_plan", "open_run", "predict_run",
     "resume",
-]
+]  # fmt: skip

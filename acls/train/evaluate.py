@@ -138,7 +138,7 @@ def open_weights(path: str | Path, data: DataOptions | None = None) -> tuple[Ses
     classes = json.loads(meta.get("classes", "[]"))
     if len(classes) != session.data.n_classes:
         raise InputError(
-            f"{weights} is for {len(classes)} classes, but {session.recipe.data.name} has {session.data.n_classes}"
+            f"{weights} has {len(classes)} classes, {session.recipe.data.name} has {session.data.n_classes}"
         )
     session.judged.load_state_dict(tensors)
     return session, meta

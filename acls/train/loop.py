@@ -46,6 +46,11 @@ class TrainedRun:
     suites: dict[str, Suite]
     """The tallies of both parts, by name, for figures and all else that wants more than the numbers."""
     history: list[dict[str, float]]
+    shown: bool = False  # whether its epochs were printed
+
+    def as_json(self) -> dict[str, Any]:
+        """What `acls train --json` prints."""
+        return {"run": str(self.folder), "best_epoch": self.best_epoch, "val": self.val, "test": self.test}
 
 
 def fit(
@@ -86,7 +91,7 @@ def _run(session: Session, folder: RunFolder, at: TrainState, show: bool) -> Tra
             pass
         result = _finish(session, folder, at)
         log({f"test/{name}": value for name, value in result.test.items()}, at.epoch - 1)
-    return result
+    return replace(result, shown=show)
 
 
 def run_epochs(

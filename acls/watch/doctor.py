@@ -9,7 +9,7 @@ import copy
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
@@ -24,7 +24,7 @@ from torch.nn.utils.rnn import pad_sequence
 from acls.arrays import SUM_TOLERANCE
 from acls.errors import InputError
 from acls.hashing import codes
-from acls.predictions import Predictions
+from acls.predictions import Batches, Columns, Predictions, Source, slices
 from acls.predictions.core import widened
 from acls.shapes import IGNORE_INDEX
 from acls.watch.drift import added
@@ -55,16 +55,26 @@ def _first(wrong: Mapping[str, object], **values: Any) -> list[Finding]:
     return [_finding(name, **values) for name, true in wrong.items() if true][:1]
 
 
-def examine(batches: Iterable[Predictions], *, ignore_index: int = IGNORE_INDEX) -> Diagnosis:
-    """Examine predictions, unchecked ones (``open_batches(..., check=False)``), in one pass."""
-    seen = Diagnosis(ignore_index)
+def examine(
+    source: Source, columns: Columns | None = None, *, against: Source | None = None, ignore_index: int = IGNORE_INDEX
+) -> Diagnosis:
+    """Examine a file, predictions in memory, or unchecked slices (``open_batches(..., check=False)``), in one pass.
+
+    With ``against``, the set that the model is tested on, it also says whether this set, meant for calibrating,
+    overlaps with it.
+    """
+    batches = slices(source, columns, ignore_index=ignore_index, check=False)
+    seen = Diagnosis(ignore_index, batches.name if isinstance(batches, Batches) else "predictions")
     try:
         for batch in batches:
             seen.add(batch)
     except InputError as error:  # what the reader itself cannot make sense of
         seen.error = error
     seen.conclude()
-    return seen
+    if against is None:
+        return seen
+    other = examine(against, columns, ignore_index=ignore_index)
+    return seen.against(other, other.name)
 
 
 class Fingerprint:
@@ -118,8 +128,8 @@ class Fingerprint:
 class Diagnosis:
     """What was examined, counts and sums over all rows, and what was found, the serious things first."""
 
-    def __init__(self, ignore_index: int) -> None:
-        self.ignore_index = ignore_index
+    def __init__(self, ignore_index: int, name: str) -> None:
+        self.ignore_index, self.name = ignore_index, name
         self.kind, self.stated = "", True
         self.n_classes: int | None = None
         self.n = self.ignored = self.usable = self.right = self.broken = 0
@@ -153,7 +163,7 @@ class Diagnosis:
 
     def as_json(self) -> dict[str, Any]:
         """What `acls doctor --json` prints of it, as plain values."""
-        plain = {name: getattr(self, name) for name in ("n", "kind", "accuracy", "confidence")}
+        plain = {"file": self.name} | {name: getattr(self, name) for name in ("n", "kind", "accuracy", "confidence")}
         findings = [{"level": finding.level, "sentence": finding.sentence} for finding in self.findings]
         return {**plain, "classes": self.n_classes, "findings": findings}
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from acls.errors import InputError
 from acls.metrics import Confidences
 from acls.metrics.batch import Batch
 from acls.metrics.distributions import chi_squared_tail, holm, normal_tail
-from acls.predictions import Predictions
+from acls.predictions import Columns, Predictions, Source, slices
 from acls.shapes import IGNORE_INDEX
 from acls.watch import Limits
 
@@ -114,7 +115,10 @@ class Drift:
     2018)."""
     label_noise: float
     """What `label_shift` would be on average by chance alone."""
+    by_image: bool  # whether images were counted as independent, and not rows
     limits: Limits
+    out: str | None = None
+    saved: str | None = None
 
     @property
     def label_shift(self) -> float:
@@ -151,6 +155,13 @@ class Drift:
         result = Vector()
         result._learn(torch.zeros(()), weight=torch.ones(len(old)), bias=ratio.log())
         return result
+
+    def save(self, path: str | Path, *, force: bool = False) -> Drift:
+        """Save the `calibrator` where the classes have shifted, or with ``force``; returns the drift with ``saved``."""
+        calibrator, saved = self.calibrator(), str(path) if self.labels_alarm or force else None
+        if saved is not None:
+            calibrator.save(saved)
+        return replace(self, out=str(path), saved=saved)
 
     @property
     def significant(self) -> bool:
@@ -208,20 +219,35 @@ class Drift:
         limits = {
             name if name == "alpha" else f"{name.partition('_')[0]}_alarm": x for name, x in vars(self.limits).items()
         }
-        plain = {name: value for name, value in asdict(self).items() if name != "limits"}
+        plain = {name: value for name, value in asdict(self).items() if name not in ("limits", "out")}
         return {**derived, "alarms": alarms, **plain, **limits, "verdict": self.verdict()}
 
 
-def profile(batches: Iterable[Predictions], *, ignore_index: int = IGNORE_INDEX) -> Profile:
-    """Read a data set."""
+def profile(source: Source, columns: Columns | None = None, *, ignore_index: int = IGNORE_INDEX) -> Profile:
+    """Return what a check needs of a file, predictions in memory, or slices of them."""
     found = Profile(ignore_index)
-    for batch in batches:
+    for batch in slices(source, columns, ignore_index=ignore_index):
         found.add(batch)
     return found
 
 
-def compare(calibration: Profile, new: Profile, limits: Limits = Limits()) -> Drift:  # noqa: B008
-    """Check new data against the calibration set. Rows of one image are not independent: images count then."""
+def compare(
+    calibration: Profile | Source,
+    new: Profile | Source,
+    limits: Limits = Limits(),  # noqa: B008
+    columns: Columns | None = None,
+    *,
+    ignore_index: int = IGNORE_INDEX,
+) -> Drift:
+    """Check new data, with or without labels, against the calibration set: `acls drift`.
+
+    Each is a file, `Predictions`, slices of them, or a `profile` of such. Rows of one image are not independent: images
+    count then.
+    """
+    if not isinstance(calibration, Profile):
+        calibration = profile(calibration, columns, ignore_index=ignore_index)
+    if not isinstance(new, Profile):
+        new = profile(new, replace(columns or Columns(), unlabelled=True), ignore_index=ignore_index)
     if calibration.labelled == 0:
         raise InputError("the calibration set has no labels: they tell what accuracy its confidences mean")
     if new.n == 0:
@@ -252,6 +278,7 @@ def compare(calibration: Profile, new: Profile, limits: Limits = Limits()) -> Dr
         label_noise=noise,
         shares_calibration=tuple(old.tolist()),
         shares_new=tuple(shares.tolist()),
+        by_image=bool(calibration.images or new.images),
         limits=limits,
     )
 

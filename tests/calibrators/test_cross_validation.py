@@ -87,5 +87,5 @@ def test_weights_count_in_fits_and_scores():
 
 
 def test_too_few_samples_for_the_folds_are_refused():
-    with pytest.raises(InputError, match="do not make 5 folds"):
+    with pytest.raises(InputError, match="too few for 5 folds"):
         judge(Temperature(), *overconfident(n=3))

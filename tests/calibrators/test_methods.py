@@ -401,7 +401,7 @@ def test_meta_cal_keeps_what_is_as_accurate_as_asked():
 def test_meta_cal_refuses_an_accuracy_out_of_reach():
     logits, _ = overconfident(n=2000, k=5)
     target = torch.randint(0, 5, (2000,), generator=torch.Generator().manual_seed(0))
-    with pytest.raises(InputError, match="out of reach"):
+    with pytest.raises(InputError, match="expected accuracy= of at most"):
         MetaCal(constraint="coverage-accuracy", accuracy=0.99).fit(logits, target)
 
 

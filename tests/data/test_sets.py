@@ -350,7 +350,7 @@ def test_tiny_imagenet_is_found_from_the_folder_above_with_its_own_split(tmp_pat
     assert data.val.chosen.tolist() == [1, 4]
     assert not set(data.train.chosen.tolist()) & {1, 4}
     (tmp_path / "tiny-imagenet-200" / "val_ind.txt").write_text("4000\n")
-    with pytest.raises(InputError, match="numbers of images, from 0 to 29"):
+    with pytest.raises(InputError, match="expected image numbers from 0 to 29"):
         load(DataOptions(name="tiny_imagenet", root=str(tmp_path)))
 
 

@@ -93,8 +93,8 @@ def test_an_unknown_loss_is_answered_with_the_nearest():
         (ACLS, {"margin": -1.0}, r"ACLS\(margin=-1.0\): expected a number in \[0, inf\), got -1.0"),
         (CE, {"reduction": "avg"}, "expected one of mean, sum, none"),
         (MMCE, {"bandwidth": 0.0}, "bandwidth=0.0"),
-        (MMCE, {"reduction": "none"}, "has a term for the whole batch"),
-        (ACLS, {"base": MMCE(), "reduction": "none"}, "has a term for the whole batch"),
+        (MMCE, {"reduction": "none"}, "has a term per batch, not per position"),
+        (ACLS, {"base": MMCE(), "reduction": "none"}, "has a term per batch, not per position"),
         (MDCA, {"base": Focal(ignore_index=255)}, "set ignore_index, reduction and class_weight on MDCA"),
         (MDCA, {"base": torch.nn.CrossEntropyLoss()}, "is not a loss of acls"),
         (ACLS, {"margin": float("1e999")}, "expected a finite number"),
@@ -112,7 +112,7 @@ def test_a_wrong_setting_is_refused_when_the_loss_is_made(kind, fields, told):
 
 
 def test_class_weights_of_another_length_are_refused():
-    with pytest.raises(InputError, match=r"class_weight has shape \(2,\), but the logits have 4 classes"):
+    with pytest.raises(InputError, match=r"expected class_weight of shape \(4,\), got \(2,\)"):
         CE(class_weight=[1.0, 2.0])(torch.zeros(3, 4), torch.zeros(3, dtype=torch.long))
 
 

@@ -85,5 +85,5 @@ def test_a_stored_name_means_what_it_was_trained_with_though_a_default_has_chang
     then = {**row.settings["loss"], "weight": 0.5}  # as if 0.5 had been the default
     Store(tmp_path).add(replace(row, settings={**row.settings, "loss": then}))
     assert [row.method for row in Store(tmp_path).rows()] == ["MDCA(weight=0.5)"]
-    with pytest.raises(InputError, match=r"has MDCA\(weight=0.5\) where MDCA would be: write that out in --methods"):
+    with pytest.raises(InputError, match=r"has MDCA\(weight=0.5\) in place of MDCA: write it out in --methods"):
         run_study(cells, HERE)

@@ -58,7 +58,7 @@ def test_labels_in_another_order_are_other_samples(parts):
 def test_parts_of_other_classes_are_refused(parts):
     scores = torch.randn(9, 7)
     Predictions(scores, torch.zeros(9, dtype=torch.int64), "logits").save(parts / "9.parquet")
-    with pytest.raises(InputError, match="logits of 4 classes in every part, got logits of 7"):
+    with pytest.raises(InputError, match="expected logits of 4 classes, got logits of 7"):
         count_parts(open_batches(parts), HERE)
 
 

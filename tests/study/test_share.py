@@ -38,7 +38,7 @@ def size(folder):
 
 
 def test_numbers_are_the_same_and_diagrams_are_within_rounding(study, tmp_path):
-    assert share(study, tmp_path / "copy") == 4
+    assert share(study, tmp_path / "copy").added == 4
     assert Store(tmp_path / "copy").rows() == Store(study).rows()
     for one, two in zip(of_path(study), of_path(tmp_path / "copy"), strict=True):
         assert (one.method, one.seed, one.history) == (two.method, two.seed, two.history)
@@ -188,9 +188,9 @@ def test_finished_runs_are_added_to_a_shared_study_and_nothing_is_replaced(study
         for run in {row.run for row in rows if row.seed == seed}:
             shutil.copytree(study / run, part / run)
     copy = tmp_path / "copy"
-    assert share(tmp_path / "seed 1", copy) == 2
-    assert share(tmp_path / "seed 2", copy) == 2
-    assert share(tmp_path / "seed 1", copy) == 0
+    assert share(tmp_path / "seed 1", copy).added == 2
+    assert share(tmp_path / "seed 2", copy).added == 2
+    assert share(tmp_path / "seed 1", copy).added == 0
     share(study, tmp_path / "whole")
     assert sorted(map(repr, Store(copy).rows())) == sorted(map(repr, Store(tmp_path / "whole").rows()))
     assert shared_files(copy).keys() == shared_files(tmp_path / "whole").keys()

@@ -53,7 +53,7 @@ def test_predict_averages_passes_with_dropout(trained, tmp_path):
 
 def test_predict_refuses_data_with_other_classes(trained, tmp_path, capsys):
     assert main(["predict", str(trained), "--data", "synthetic", "--out", str(tmp_path / "x.npz")]) == 2
-    assert "is for 10 classes, but synthetic has 4" in capsys.readouterr().err
+    assert "has 10 classes, synthetic has 4" in capsys.readouterr().err
 
 
 def test_recipes_are_listed_and_shown(capsys, tmp_path):

@@ -55,9 +55,7 @@ def penalties(loss: Loss, logits: Tensor, target: Tensor, index: Tensor | None =
     if not total:
         raise InputError(f"{loss!r} has no regulariser")
     if any(value.ndim == 0 for value in total):
-        raise InputError(
-            f'{loss!r} gives no value per sample: pass reduction="none", which a loss of pairs does not have'
-        )
+        raise InputError(f'{loss!r} has no value per sample: pass reduction="none", which losses of pairs lack')
     return torch.stack(total).sum(0)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from acls.errors import InputError, require
-from acls.storage import atomic_write
+from acls.errors import require
+from acls.storage import atomic_write, check_form
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,7 +20,6 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 """Shapes that go with the colours, for readers and printers that see none."""
 LEGEND: dict[str, Any] = {"frameon": True, "framealpha": 0.8, "edgecolor": "none", "facecolor": "white"}
 """A legend that covers what lies under it, without a frame."""
-FORMS = ("png", "svg", "pdf")
 COLUMN_INCHES = 3.5
 SMALL = 7
 _TIGHT = {"columnspacing": 1, "handlelength": 1.4, "borderaxespad": 0.2}
@@ -71,17 +70,9 @@ def tidy(ax: Axes) -> None:
     ax.title.set_fontsize(SMALL + 1)
 
 
-def form_of(path: str | Path) -> str:
-    """Return what the file's ending says: png, svg or pdf."""
-    form = Path(path).suffix.removeprefix(".").lower() or "png"
-    if form not in FORMS:
-        raise InputError(f"cannot draw to {path}: name a file that ends in {', '.join(f'.{one}' for one in FORMS)}")
-    return form
-
-
 def save(figure: Figure, path: str | Path) -> None:
     """Write a figure as the file's ending says; the same figure gives the same bytes."""
-    path, form = Path(path), form_of(path)
+    path, form = Path(path), check_form(path, "figure").removeprefix(".")
     # Without a date; and with the mark by which acls knows its own figures, and may replace them.
     about = {
         "png": {"Software": "acls figure"},

@@ -12,14 +12,14 @@ from acls.errors import InputError
 from acls.metrics.catalogue import Metric
 from acls.metrics.catalogue import metric as metric_of
 from acls.report.figures.style import GREY, LEGEND, SMALL, colour, drawn, marker, save, tidy
-from acls.study.advisor import unbeaten
+from acls.study.advisor import Measured, unbeaten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True)
-class Line:
+class Curve:
     """A method's metric at each value of a setting, or epoch: over seeds, the mean, the deviation and both ends."""
 
     at: list[float]
@@ -29,7 +29,7 @@ class Line:
     high: list[float]
 
     @classmethod
-    def of(cls, values: Mapping[float, Sequence[float]], scale: float) -> Line:
+    def of(cls, values: Mapping[float, Sequence[float]], scale: float) -> Curve:
         """From ``{setting or epoch: [value of each seed]}``; ``scale`` is what tables multiply the metric by."""
         at = sorted(values)
         seen = [[scale * value for value in values[x]] for x in at]
@@ -38,21 +38,21 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Lines:
+class Curves:
     """By method: a metric, as tables print it, against a setting or the epoch."""
 
     x: str
     metric: Metric
-    methods: dict[str, Line]
+    methods: dict[str, Curve]
 
 
-def prepare_sweep(methods: Mapping[str, Mapping[float, Sequence[float]]]) -> Lines:
+def prepare_sweep(methods: Mapping[str, Mapping[float, Sequence[float]]]) -> Curves:
     """Compute the lines from ``{method: {margin: [ECE of each seed]}}``."""
     ece = metric_of("ece")
-    return Lines("margin", ece, {name: Line.of(tried, ece.scale) for name, tried in methods.items() if tried})
+    return Curves("margin", ece, {name: Curve.of(tried, ece.scale) for name, tried in methods.items() if tried})
 
 
-def draw_sweep(data: Lines, ax: Axes) -> None:
+def draw_sweep(data: Curves, ax: Axes) -> None:
     """Draw a line per method with its deviation as bars."""
     for number, (name, line) in enumerate(data.methods.items()):
         ax.errorbar(
@@ -161,16 +161,16 @@ def draw_front(data: Pareto, ax: Axes) -> None:
     tidy(ax)
 
 
-def save_front(points: Mapping[str, Sequence[tuple[float, float]]], path: str | Path) -> None:
-    """Draw the points that `prepare_front` takes to a file."""
-    save(drawn(draw_front, prepare_front(points)), path)
+def save_front(name: str, points: Sequence[Measured], path: str | Path) -> None:
+    """Draw the front of epochs, trials or other points of one name to a file."""
+    save(drawn(draw_front, prepare_front({name: [(one.accuracy, one.ece) for one in points]})), path)
 
 
 History = Sequence[Mapping[str, float]]
 """The rows of a run's metrics.csv."""
 
 
-def prepare_epochs(methods: Mapping[str, Sequence[History]], metric: str = "ece") -> Lines:
+def prepare_epochs(methods: Mapping[str, Sequence[History]], metric: str = "ece") -> Curves:
     """Take a metric of validation from the histories of each method's runs; epochs count from 1, as a reader does."""
     column, shown = f"val/{metric}", metric_of(metric)
     lines = {}
@@ -180,11 +180,11 @@ def prepare_epochs(methods: Mapping[str, Sequence[History]], metric: str = "ece"
             if column not in row:
                 raise InputError(f"{name} has no {column} in its history: there are {', '.join(row)}")
             values.setdefault(round(row["epoch"]) + 1, []).append(row[column])
-        lines[name] = Line.of(values, shown.scale)
-    return Lines("epoch", shown, lines)
+        lines[name] = Curve.of(values, shown.scale)
+    return Curves("epoch", shown, lines)
 
 
-def draw_epochs(data: Lines, ax: Axes) -> None:
+def draw_epochs(data: Curves, ax: Axes) -> None:
     """Draw a line per method, and the range of its seeds where there are several."""
     for number, (name, line) in enumerate(data.methods.items()):
         ax.plot(line.at, line.mean, color=colour(number), linewidth=1.3, label=name)

@@ -18,6 +18,7 @@ import json
 import math
 import string
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
@@ -26,19 +27,11 @@ from typing import Any
 import acls
 from acls.errors import InputError
 from acls.metrics.catalogue import CATALOGUE, names
+from acls.report import results as views
 from acls.report.page.diagram_data import OFFERED, OFFERED_OF_MANY, binned, by_class, short
 from acls.report.page.overview import decisions, overview, verdict
 from acls.report.page.sources import of_path
 from acls.report.page.subjects import Subject, by_method, by_protocol, rank_subjects, records, told_apart
-from acls.report.results import (
-    Marks,
-    about_baseline,
-    baseline_table,
-    best_first,
-    marks_of,
-    networks_table,
-    results_table,
-)
 from acls.report.tables import Table
 from acls.results import Record
 from acls.storage import write_text
@@ -58,6 +51,27 @@ _CURVES = (
     "train/loss", "train/accuracy", "val/accuracy", "val/nll", "val/ece", "val/temperature", "val/logit_gap",
     "val/regulariser_active",
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Report:
+    """A page that was written, and what it says; ``form`` is that of its tables, ``notes`` say what was left out."""
+
+    page: Path
+    verdict: Sequence[str]
+    decisions: Sequence[str]
+    subjects: Sequence[Subject]
+    ranked: Sequence[Ranked]
+    figures: Sequence[Path]
+    tables: Sequence[str]
+    form: str | None
+    notes: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """What `acls report --json` prints."""
+        files = {"report": str(self.page), "figures": list(map(str, self.figures))}
+        said = {"verdict": self.verdict, "decisions": self.decisions}
+        return {**said, "models": [one.plain() for one in self.subjects], **files, "tables": self.tables}
 
 
 def write(
@@ -109,7 +123,7 @@ def render(
         overview=overview(subjects) if len(subjects) > 1 else "",
         open="" if len(subjects) > 1 else " hidden",
         verdict=_sentences(sentences[1:]),
-        results="\n".join(_results(group, marks_of(ranked), name=len(groups) > 1) for group in groups)
+        results="\n".join(_results(group, views.marks_of(ranked), name=len(groups) > 1) for group in groups)
         + "\n".join(_against(one) for one in ranked if one.metric == "ece"),
         version=html.escape(acls.__version__),
         date=f"{now:%Y-%m-%d %H:%M} UTC",
@@ -121,7 +135,7 @@ def render(
 def results(subjects: Sequence[Subject], ranked: Sequence[Ranked] = ()) -> list[Table]:
     """The tables over seeds, one per protocol; the best is marked where it differs by more than chance."""
     groups = by_protocol(records(subjects))
-    return [results_table(group, _present(group), marks=marks_of(ranked)) for group in groups]
+    return [views.results_table(group, _present(group), marks=views.marks_of(ranked)) for group in groups]
 
 
 def embedded(value: Any) -> str:
@@ -140,7 +154,7 @@ def _sentences(sentences: Sequence[str]) -> str:
     return "\n".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences)
 
 
-def _results(group: Sequence[Record], marks: Marks, *, name: bool) -> str:
+def _results(group: Sequence[Record], marks: views.Marks, *, name: bool) -> str:
     """The table over seeds and, folded away, that of every network; only the latter where no method has two seeds.
 
     ``name`` says the protocol above them.
@@ -148,10 +162,10 @@ def _results(group: Sequence[Record], marks: Marks, *, name: bool) -> str:
     told = "; ".join(f"{key} {value}" for key, value in group[0].protocol.items())
     title = f"<h3>{html.escape(told or 'protocol not known')}</h3>\n" if name else ""
     columns = _present(group)
-    networks = _scrolling(networks_table(group, columns, marks=marks), "Results by network")
+    networks = _scrolling(views.networks_table(group, columns, marks=marks), "Results by network")
     if len({(one.method, one.posthoc) for one in group}) == len(group):
         return f'{title}<p class="hint">{_FLOOR}</p>\n{networks}'
-    summary = _scrolling(results_table(best_first(group), columns, marks=marks), "Results by method")
+    summary = _scrolling(views.results_table(views.best_first(group), columns, marks=marks), "Results by method")
     return (
         f'{title}<p class="hint">Mean ± standard deviation over seeds.</p>\n{summary}\n'
         "<details><summary>Every network, with intervals and noise floors</summary>\n"
@@ -163,8 +177,8 @@ def _against(ranked: Ranked) -> str:
     """The ECE of each method against that of the first, after one post-hoc method."""
     after = "" if ranked.posthoc == NONE else f" after {ranked.posthoc}"
     title = html.escape(f"ECE against {ranked.baseline}{after}")
-    hint = f'<p class="hint">{html.escape(about_baseline(ranked))}</p>'
-    return f"<h3>{title}</h3>\n{hint}\n{_scrolling(baseline_table(ranked), title)}\n"
+    hint = f'<p class="hint">{html.escape(views.about_baseline(ranked))}</p>'
+    return f"<h3>{title}</h3>\n{hint}\n{_scrolling(views.baseline_table(ranked), title)}\n"
 
 
 def _scrolling(table: Table, label: str) -> str:

@@ -16,7 +16,7 @@ from acls.errors import InputError
 from acls.metrics.bins import BINS
 from acls.metrics.significance import REPLICATES
 from acls.options import from_plain
-from acls.predictions import Columns, Predictions, open_batches
+from acls.predictions import Batches, Columns, Predictions, open_batches
 from acls.recipes import Recipe
 from acls.report.page import pictures
 from acls.report.page.subjects import Subject
@@ -83,7 +83,7 @@ def of_path(
 
 
 def of_file(
-    source: str | Path | Predictions,
+    source: str | Path | Batches | Predictions,
     columns: Columns | None = None,
     *,
     title: str | None = None,
@@ -96,7 +96,8 @@ def of_file(
     if isinstance(source, Predictions):
         batches, place = [source], title or "model"
     else:
-        batches, place = open_batches(source, columns, ignore_index=ignore_index), str(source)
+        batches = source if isinstance(source, Batches) else open_batches(source, columns, ignore_index=ignore_index)
+        place = batches.name
     method = title or Path(place).name
 
     def measured(posthoc: str, slices: Iterable[Predictions]) -> Record:

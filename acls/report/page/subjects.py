@@ -142,10 +142,10 @@ def told_apart(subjects: Sequence[Subject]) -> list[Subject]:
 
 def _renamed(subjects: Sequence[Subject], tell: Callable[[Sequence[Subject]], list[str]]) -> list[Subject]:
     """The subjects with what ``tell`` says of each among those of its name."""
-    told = {
+    new = {
         id(one): text for group in by_method(subjects).values() for one, text in zip(group, tell(group), strict=True)
     }
-    return [named(one, method=f"{one.method} · {told[id(one)]}") if told[id(one)] else one for one in subjects]
+    return [named(one, method=f"{one.method} · {new[id(one)]}") if new[id(one)] else one for one in subjects]
 
 
 def named(subject: Subject, **about: Any) -> Subject:
