@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from statistics import NormalDist
 
@@ -43,18 +43,21 @@ def student_tail(t: float, freedom: int) -> float:
     return min(1.0, max(0.0, 1 - within))
 
 
+def last(holds: Callable[[float], bool], high: float) -> float:
+    """The last number from 0 to ``high`` for which a condition holds that ends somewhere between them: by bisection."""
+    low = 0.0
+    while high - low > 1e-9 * (1 + high):
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return high
+
+
 @lru_cache(maxsize=4096)
 def student_quantile(freedom: int, level: float = LEVEL) -> float:
     """What |T| stays below with this probability: 12.706 for one degree of freedom and 0.95."""
     if freedom > 1000:
         return normal_quantile(level)
-    low, high = 0.0, 1.0
-    while student_tail(high, freedom) > 1 - level:
-        high *= 2
-    while high - low > 1e-9 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if student_tail(middle, freedom) > 1 - level else (low, middle)
-    return high
+    return last(lambda t: student_tail(t, freedom) > 1 - level, 1e6 if freedom < 10 else 100.0)
 
 
 def bias_aware_quantile(unknown: float, level: float = LEVEL) -> float:
@@ -67,12 +70,7 @@ def bias_aware_quantile(unknown: float, level: float = LEVEL) -> float:
     >>> round(bias_aware_quantile(0.0), 3), round(bias_aware_quantile(5.0), 3)
     (1.96, 1.645)
     """
-    low, high = 0.0, normal_quantile(level)
-    while high - low > 1e-9:
-        z = (low + high) / 2
-        missed = (math.erfc(z / math.sqrt(2)) + math.erfc((z + unknown) / math.sqrt(2))) / 2
-        low, high = (z, high) if missed > 1 - level else (low, z)
-    return high
+    return last(lambda z: normal_tail(z) + normal_tail(z + unknown) > 2 * (1 - level), normal_quantile(level))
 
 
 def chi_squared_tail(statistic: float, freedom: float) -> float:

@@ -7,8 +7,9 @@
 Every calibration error here is a seminorm of the gaps between confidence and accuracy, and noise makes it too large:
 for gaps θ and noise N, ‖θ‖ <= E‖θ + N‖ <= ‖θ‖ + E‖N‖. How much depends on θ, which is not known. The lower end is the
 least ‖θ‖ that would not have made the value P too large by z standard deviations, along gaps shrunken by κ standard
-deviations each; the upper end the largest that would not have made it too small, for gaps that noise adds least to. The
-estimate without bias takes off what noise adds at κ = 0.5. `benchmarks/coverage.py` shows how often they hold.
+deviations each; for the ECE, |Σ gap| must not be too large for it either. The upper end is the largest that would not
+have made P too small, for gaps that noise adds least to. The estimate without bias takes off what noise adds at
+κ = 0.5. `benchmarks/coverage.py` shows how often they hold.
 """
 
 from __future__ import annotations
@@ -90,6 +91,22 @@ class Noise:
         squares = (size**2 * self.n / self.bins.count.clamp(min=1e-300)).where(self.bins.count > 0, 0.0)
         return (squares.sum(-1) - size.sum(-1) ** 2).clamp(min=0) * self.weight / self.n
 
+    def shared(self, z: float, gap: Tensor) -> tuple[Tensor, Tensor]:
+        """The quantile of Σ |gap| and the most that |Σ gap| may be, if both tests together err as often as z says.
+
+        The sum may err only as often as the upper end, which is never below the value, does not: where all gaps are
+        alike and have one sign, both can. What is left is divided among the value and the two sides of the sum
+        (Bonferroni), of which the other side hardly matters unless the gaps are near 0.
+        """
+        size, seen = gap.abs().sum(1), self.seen()
+        spread = ((self.at(gap) ** 2).sum(1) + self.drawn(gap)).sqrt()
+        mean, variance, _ = _moments_of_abs(size / seen.sum())
+        missed = _tail((seen.sum() * mean - size) / ((seen**2).sum() * variance).sqrt())
+        allowed = _tail(size.new_tensor(z))
+        other_side = _tail(z + 2 * size / spread) / allowed
+        each = (allowed - missed).clamp(min=1e-9 * allowed) / (2 + other_side)
+        return -torch.special.ndtri(allowed - (1 + other_side) * each), size - torch.special.ndtri(each) * spread
+
 
 @dataclass(frozen=True, eq=False)
 class Gaps:
@@ -111,28 +128,25 @@ class Gaps:
         """The standard deviation of Σ |gap| where the cells' noise is independent."""
         return float(_moments(self.gap.abs(), self.noise)[1])
 
-    def lowest(self, value: float, z: float) -> tuple[float, float]:
+    def lowest(self, value: float, z: float, *, by_sum: bool = False) -> tuple[float, float]:
         """The lower end, and the standard deviation there.
 
         It is the least Σ |θ| that would not have made ``value`` too large by z standard deviations. The true gaps θ are
         taken to be those observed less κ standard deviations, for the least κ that will do, so that bias and spread are
-        those at the end itself: at 0, those of a calibrated model.
+        those at the end itself: at 0, those of a calibrated model. With ``by_sum`` it would not have made |Σ gap| too
+        large either, which tells more where most gaps have one sign: it has no bias, and |Σ θ| is at most Σ |θ|.
         """
         kappa = torch.linspace(0, 6, 61, dtype=self.gap.dtype, device=self.gap.device)[:, None]
         true = (self.gap.abs() - kappa * self.noise).clamp(min=0)
-        noise, drawn = self.noise, torch.zeros(())
+        signed, noise, drawn = self.gap.sign() * true, self.noise, torch.zeros(())
+        quantile, most = self.gap.new_tensor([z, math.inf])
         if self.by_end is not None:
-            noise, drawn = self.by_end.at(self.gap.sign() * true), self.by_end.drawn(true)
+            noise, drawn = self.by_end.at(signed), self.by_end.drawn(true)
+            quantile, most = self.by_end.shared(z, signed) if by_sum else (quantile, most)
         mean, deviation, skewness = _moments(true, noise, drawn)
-        size, reached = true.sum(1), mean + _quantile(z, skewness) * deviation - value
-        if float(reached[-1]) > 0:
-            return 0.0, float(deviation[-1])
-        first = int((reached <= 0).nonzero()[0])
-        if first == 0:
-            return float(size[0]), float(deviation[0])
-        above, below = float(reached[first - 1]), float(reached[first])
-        end = torch.lerp(size[first], size[first - 1], below / (below - above))
-        return float(end), float(deviation[first])
+        room = mean + _quantile(quantile, skewness) * deviation - value
+        room = torch.minimum(room, most - self.gap.sum().abs())
+        return (0.0, float(deviation[-1])) if room[-1] > 0 else _end(true.sum(1), room, deviation)
 
     def highest(self, value: float, z: float) -> tuple[float, float]:
         """The upper end, and the standard deviation there.
@@ -147,15 +161,18 @@ class Gaps:
         total, squares, cubes = (float((noise**power).sum()) for power in (1, 2, 3))
         if total == 0:
             return value, 0.0
-        low, high, deviation = 0.0, value / total + 10.0, 0.0
-        for _ in range(7):  # each narrows the bracket to a 64th
-            t = torch.linspace(low, high, 65, dtype=torch.float64)
-            mean, variance, third = _moments_of_abs(t)
-            spread = (squares * variance + drawn).sqrt()
-            reached = total * mean + _quantile(-z, cubes * third / spread**3) * spread
-            last = min(max(int((reached < value).sum()), 1), 64)
-            low, high, deviation = float(t[last - 1]), float(t[last]), float(spread[last])
-        return high * total, deviation
+        t = torch.linspace(0, value / total + 10, 4097, dtype=torch.float64)
+        mean, variance, third = _moments_of_abs(t)
+        spread = (squares * variance + drawn).sqrt()
+        room = value - total * mean - _quantile(-z, cubes * third / spread**3) * spread
+        return _end(total * t, room, spread)
+
+
+def _end(size: Tensor, room: Tensor, deviation: Tensor) -> tuple[float, float]:
+    """The size at which there is no more room, after the last that there is room at, and the deviation there."""
+    last = min(int(((room > 0) * torch.arange(len(room), device=room.device)).max()), len(room) - 2)
+    share = (room[last] / (room[last] - room[last + 1]).clamp(min=1e-300)).clamp(0, 1)
+    return float(torch.lerp(size[last], size[last + 1], share)), float(deviation[last + 1])
 
 
 @torch.no_grad()
@@ -225,7 +242,12 @@ def _moments(size: Tensor, noise: Tensor, drawn: Tensor | float = 0.0) -> tuple[
     return torch.where(noise > 0, noise * mean, size).sum(-1), deviation, skewness
 
 
-def _quantile(z: float, skewness: float | Tensor) -> float | Tensor:
+def _tail(z: Tensor) -> Tensor:
+    """P(Z > z) of a standard normal Z, also where ``torch.special.ndtr`` is 0 already."""
+    return torch.erfc(z / math.sqrt(2)) / 2
+
+
+def _quantile(z: float | Tensor, skewness: float | Tensor) -> float | Tensor:
     """The quantile, in standard deviations, of what is skewed where a normal one is z (Cornish and Fisher 1938)."""
     return z + skewness * (z**2 - 1) / 6
 
@@ -237,12 +259,12 @@ def _absolute(value: float, gaps: Gaps, scale: float, extra: float = 0.0) -> Est
     other, and what lies between is bias that is not known. Near the noise the lower end is 0 and cannot fail.
     """
     wider = scale * max(1.0, gaps.joint / max(gaps.deviation(), 1e-300))
-    one_side = bias_aware_quantile(math.inf)
-    (low, down), (high, up) = (end(value, one_side * wider) for end in (gaps.lowest, gaps.highest))
+    z = one_side = wider * bias_aware_quantile(math.inf)
+    (low, down), (high, up) = (end(value, one_side) for end in (gaps.lowest, gaps.highest))
     if low > 0:
-        unknown = 2 * (max(high, value) - low) / max(wider * (down + up), 1e-300) - 2 * one_side
-        z = wider * bias_aware_quantile(max(unknown, 0.0))
-        low, high = gaps.lowest(value, z)[0], gaps.highest(value, z)[0]
+        unknown = 2 * (max(high, value) - low) / max(down + up, 1e-300) - 2 * one_side
+        z = wider * bias_aware_quantile(max(unknown / wider, 0.0))
+    low, high = gaps.lowest(value, z, by_sum=True)[0], gaps.highest(value, z)[0]
     low, high = min(low, value), min(1.0, max(high, value, value + extra))
     return Estimate(value, min(max(value - gaps.bias(CENTRE), low), high), low, high)
 

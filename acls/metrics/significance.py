@@ -378,13 +378,12 @@ def over_seeds(
         by_seeds = distributions.student_quantile(seeds - 1, level) * spread / math.sqrt(seeds)
         return math.hypot(by_seeds, normal_quantile(level) * deviation)
 
-    low, high = 0.0, abs(mean) / max(spread, 1e-9 * abs(mean), 1e-300) * math.sqrt(n)  # of Student's t
-    while high - low > 1e-9 * (1 + high):
-        t = (low + high) / 2
+    def inside(t: float) -> bool:
         z = -NormalDist().inv_cdf(max(distributions.student_tail(t, n - 1), 1e-300) / 2)
-        inside = math.hypot(t * spread / math.sqrt(n), z * deviation) < abs(mean)
-        low, high = (t, high) if inside else (low, t)
-    p = distributions.student_tail(low, n - 1)
+        return math.hypot(t * spread / math.sqrt(n), z * deviation) < abs(mean)
+
+    most = abs(mean) / max(spread, 1e-9 * abs(mean), 1e-300) * math.sqrt(n)
+    p = distributions.student_tail(distributions.last(inside, most), n - 1)
     needed = None
     if mean and normal_quantile(level) * deviation < abs(mean):
         needed = next((seeds for seeds in range(2, _MOST_SEEDS) if margin(level, seeds) < abs(mean)), None)

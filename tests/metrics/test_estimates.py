@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from acls.errors import InputError
 from acls.metrics import Blocks, Suite
 from acls.metrics.cells import Cells
-from acls.metrics.distributions import chi_squared_tail, normal_quantile, student_quantile, student_tail
+from acls.metrics.distributions import chi_squared_tail, normal_quantile, normal_tail, student_quantile, student_tail
 from acls.metrics.estimates import Gaps, Noise, estimates
 from acls.metrics.significance import calibration, compare, over_seeds, ranking
 from tests.metrics.made import logits_and_labels
@@ -212,3 +212,27 @@ def test_the_spread_of_large_gaps_is_that_of_their_mean_over_samples():
     by_sample = torch.tensor([0.4] * 30 + [0.1] * 70).double()
     size = torch.tensor([0.4 * 0.3, 0.1 * 0.7]).double()
     assert float(noise.drawn(size)) == pytest.approx(float(by_sample.var(correction=0)) / 100)
+
+
+def test_gaps_of_one_sign_are_told_from_0_by_their_sum():
+    size, count = torch.full((15,), 0.04).double(), torch.full((15,), 100.0).double()
+
+    def low(sign):
+        held = Cells(count, 0.7 * count, (0.7 - sign * size) * count)
+        gaps = Gaps(held.residual / 1500, (0.21 * count).sqrt() / 1500, by_end=Noise(held, count, 0.21 * count))
+        value = float(gaps.gap.abs().sum())
+        return gaps.lowest(value, 1.645)[0], gaps.lowest(value, 1.645, by_sum=True)[0]
+
+    one_sign, both_signs = low(torch.ones(15)), low((-1.0) ** torch.arange(15))
+    assert one_sign[0] == 0 == both_signs[1]
+    assert 0 < one_sign[1] < 0.04 - 1.645 * (0.21 / 1500) ** 0.5
+
+
+def test_value_and_sum_of_a_calibrated_model_err_together_as_often_as_one_test():
+    count = torch.full((15,), 100.0).double()
+    noise = Noise(Cells(count, 0.7 * count, 0.7 * count), count, 0.21 * count)
+    gap = torch.tensor([[0.0], [0.02]]).double().expand(2, 15) / 15 * torch.tensor([1.0, 20.0]).double()[:, None]
+    quantile, most = noise.shared(1.96, gap)
+    by_sum = float(most[0]) / (0.21 / 1500) ** 0.5
+    assert normal_tail(float(quantile[0])) / 2 + normal_tail(by_sum) == pytest.approx(0.025, rel=1e-3)
+    assert float(quantile[1]) == pytest.approx(1.96, abs=1e-6)  # far from 0 the sum says nothing, and costs nothing
