@@ -87,6 +87,6 @@ def test_a_file_that_is_calibrated_in_python_is_the_one_that_the_command_writes(
 
 
 def test_predictions_of_a_run_are_known_as_ours_and_replaced(made, tmp_path):
-    for name in ("p.npz", "p.parquet", "p.safetensors", "p.csv"):
+    for name in ("p.npz", "p.parquet", "p.safetensors"):
         for _ in range(2):
             assert main(["predict", str(made / "run"), "--out", str(tmp_path / name), "--quiet"]) == 0
