@@ -125,3 +125,27 @@ def test_import_brings_no_extra():
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_one_word_names_one_class():
+    """But for the callbacks of two frameworks, which their users import from that framework's module."""
+    places = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
+    assert {name for name, found in places.items() if len(found) > 1} == {"CalibrationCallback"}
+
+
+def test_commands_make_no_table_and_write_no_json_of_their_own():
+    """They parse, call and print: tables and sentences are in acls/report, numbers in the packages below it."""
+    wrong = [
+        f"{path.name} imports {module}"
+        for path in sorted((PACKAGE / "cli").glob("*.py"))
+        for module, _ in _imports(path)
+        if module.split(".")[0] in ("csv", "yaml", "numpy", "statistics")
+        or (module == "json" and path.name != "common.py")
+        or (module == "torch" and path.name != "common.py")
+    ]
+    tables = [path.name for path in (PACKAGE / "cli").glob("*.py") if "Table(" in path.read_text()]
+    assert wrong + tables == []
