@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Curve:
+class Series:
     """A method's metric at each value of a setting, or epoch: over seeds, the mean, the deviation and both ends."""
 
     at: list[float]
@@ -29,7 +29,7 @@ class Curve:
     high: list[float]
 
     @classmethod
-    def of(cls, values: Mapping[float, Sequence[float]], scale: float) -> Curve:
+    def of(cls, values: Mapping[float, Sequence[float]], scale: float) -> Series:
         """From ``{setting or epoch: [value of each seed]}``; ``scale`` is what tables multiply the metric by."""
         at = sorted(values)
         seen = [[scale * value for value in values[x]] for x in at]
@@ -38,21 +38,23 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Curves:
+class SeriesByMethod:
     """By method: a metric, as tables print it, against a setting or the epoch."""
 
     x: str
     metric: Metric
-    methods: dict[str, Curve]
+    methods: dict[str, Series]
 
 
-def prepare_sweep(methods: Mapping[str, Mapping[float, Sequence[float]]]) -> Curves:
+def prepare_sweep(methods: Mapping[str, Mapping[float, Sequence[float]]]) -> SeriesByMethod:
     """Compute the lines from ``{method: {margin: [ECE of each seed]}}``."""
     ece = metric_of("ece")
-    return Curves("margin", ece, {name: Curve.of(tried, ece.scale) for name, tried in methods.items() if tried})
+    return SeriesByMethod(
+        "margin", ece, {name: Series.of(tried, ece.scale) for name, tried in methods.items() if tried}
+    )
 
 
-def draw_sweep(data: Curves, ax: Axes) -> None:
+def draw_sweep(data: SeriesByMethod, ax: Axes) -> None:
     """Draw a line per method with its deviation as bars."""
     for number, (name, line) in enumerate(data.methods.items()):
         ax.errorbar(
@@ -170,7 +172,7 @@ History = Sequence[Mapping[str, float]]
 """The rows of a run's metrics.csv."""
 
 
-def prepare_epochs(methods: Mapping[str, Sequence[History]], metric: str = "ece") -> Curves:
+def prepare_epochs(methods: Mapping[str, Sequence[History]], metric: str = "ece") -> SeriesByMethod:
     """Take a metric of validation from the histories of each method's runs; epochs count from 1, as a reader does."""
     column, shown = f"val/{metric}", metric_of(metric)
     lines = {}
@@ -180,11 +182,11 @@ def prepare_epochs(methods: Mapping[str, Sequence[History]], metric: str = "ece"
             if column not in row:
                 raise InputError(f"{name} has no {column} in its history: there are {', '.join(row)}")
             values.setdefault(round(row["epoch"]) + 1, []).append(row[column])
-        lines[name] = Curve.of(values, shown.scale)
-    return Curves("epoch", shown, lines)
+        lines[name] = Series.of(values, shown.scale)
+    return SeriesByMethod("epoch", shown, lines)
 
 
-def draw_epochs(data: Curves, ax: Axes) -> None:
+def draw_epochs(data: SeriesByMethod, ax: Axes) -> None:
     """Draw a line per method, and the range of its seeds where there are several."""
     for number, (name, line) in enumerate(data.methods.items()):
         ax.plot(line.at, line.mean, color=colour(number), linewidth=1.3, label=name)
