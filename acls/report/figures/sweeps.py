@@ -38,7 +38,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class SeriesByMethod:
+class Sweep:
     """By method: a metric, as tables print it, against a setting or the epoch."""
 
     x: str
@@ -46,15 +46,13 @@ class SeriesByMethod:
     methods: dict[str, Series]
 
 
-def prepare_sweep(methods: Mapping[str, Mapping[float, Sequence[float]]]) -> SeriesByMethod:
+def prepare_sweep(methods: Mapping[str, Mapping[float, Sequence[float]]]) -> Sweep:
     """Compute the lines from ``{method: {margin: [ECE of each seed]}}``."""
     ece = metric_of("ece")
-    return SeriesByMethod(
-        "margin", ece, {name: Series.of(tried, ece.scale) for name, tried in methods.items() if tried}
-    )
+    return Sweep("margin", ece, {name: Series.of(tried, ece.scale) for name, tried in methods.items() if tried})
 
 
-def draw_sweep(data: SeriesByMethod, ax: Axes) -> None:
+def draw_sweep(data: Sweep, ax: Axes) -> None:
     """Draw a line per method with its deviation as bars."""
     for number, (name, line) in enumerate(data.methods.items()):
         ax.errorbar(
@@ -172,7 +170,7 @@ History = Sequence[Mapping[str, float]]
 """The rows of a run's metrics.csv."""
 
 
-def prepare_epochs(methods: Mapping[str, Sequence[History]], metric: str = "ece") -> SeriesByMethod:
+def prepare_epochs(methods: Mapping[str, Sequence[History]], metric: str = "ece") -> Sweep:
     """Take a metric of validation from the histories of each method's runs; epochs count from 1, as a reader does."""
     column, shown = f"val/{metric}", metric_of(metric)
     lines = {}
@@ -183,10 +181,10 @@ def prepare_epochs(methods: Mapping[str, Sequence[History]], metric: str = "ece"
                 raise InputError(f"{name} has no {column} in its history: there are {', '.join(row)}")
             values.setdefault(round(row["epoch"]) + 1, []).append(row[column])
         lines[name] = Series.of(values, shown.scale)
-    return SeriesByMethod("epoch", shown, lines)
+    return Sweep("epoch", shown, lines)
 
 
-def draw_epochs(data: SeriesByMethod, ax: Axes) -> None:
+def draw_epochs(data: Sweep, ax: Axes) -> None:
     """Draw a line per method, and the range of its seeds where there are several."""
     for number, (name, line) in enumerate(data.methods.items()):
         ax.plot(line.at, line.mean, color=colour(number), linewidth=1.3, label=name)
