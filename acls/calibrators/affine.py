@@ -193,15 +193,15 @@ def _walk(held_out: Callable[[float, list[Tensor]], Tensor]) -> float:
     starts: list[Tensor] = []
 
     @cache
-    def loss(at: int) -> Tensor:
-        return held_out(STRENGTHS[at], starts)
+    def loss(index: int) -> Tensor:
+        return held_out(STRENGTHS[index], starts)
 
-    usual = at = STRENGTHS.index(USUAL)
+    usual = index = STRENGTHS.index(USUAL)
     for direction in (1, -1):
-        while 0 <= at + direction < len(STRENGTHS) and loss(at + direction).sum() < loss(at).sum():
-            at += direction
-    gains = loss(usual) - loss(at)
-    return STRENGTHS[at] if gains.sum() > gains.std() * len(gains) ** 0.5 else USUAL
+        while 0 <= index + direction < len(STRENGTHS) and loss(index + direction).sum() < loss(index).sum():
+            index += direction
+    gains = loss(usual) - loss(index)
+    return STRENGTHS[index] if gains.sum() > gains.std() * len(gains) ** 0.5 else USUAL
 
 
 def _held_out(design: Diagonal, folds: list[Chunks], strength: Strength, starts: list[Tensor]) -> Tensor:

@@ -114,7 +114,7 @@ class LTS(Calibrator):
         self._train(parts)
         maps = ((self._map(logits, image, self._weights()), target) for logits, target, image in parts)
         rows = (flatten(*both, ignore_index=self.ignore_index).compact() for both in maps)
-        tallies = (ScoreTally.of_log_probs(at.logits, at.target, torch.ones_like(at.target)) for at in rows)
+        tallies = (ScoreTally.of_log_probs(one.logits, one.target, torch.ones_like(one.target)) for one in rows)
         return replace(solved, gap=None, after=reduce(add, tallies))
 
     def _train(self, parts: list[Part]) -> None:
@@ -124,7 +124,7 @@ class LTS(Calibrator):
         passes = self._passes(parts, number)
         if sum(len(logits) for logits, _, _ in parts) >= FEWEST_MAPS:
             folds = (_parted(parts, fold) for fold in range(FOLDS))
-            losses = [[self._nll(held, at) for at in (start, *self._passes(rest, number))] for rest, held in folds]
+            losses = [[self._nll(held, some) for some in (start, *self._passes(rest, number))] for rest, held in folds]
             held_out = torch.tensor(losses, dtype=torch.float64)
             chosen = int(held_out.sum(0).argmin())
             passes = islice(passes, chosen if bool((held_out[:, chosen] < held_out[:, 0]).all()) else 0)

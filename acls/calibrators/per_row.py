@@ -236,10 +236,10 @@ def _threshold_for(accuracy: float, entropy: Tensor, right: Tensor) -> Tensor:
     bins = torch.tensor_split(torch.arange(len(order), device=order.device), min(BINS, len(order)))
     edge = torch.stack([entropy[order[own[-1]]] for own in bins])
     running = torch.stack([right[order[: own[-1] + 1]].double().mean() for own in bins])
-    at = torch.arange(len(bins), dtype=torch.float64, device=order.device)
+    place = torch.arange(len(bins), dtype=torch.float64, device=order.device)
     # Accuracy cannot rise with entropy but by chance: pool where it does.
-    x, y = pool_adjacent_violators(at, -running)
-    smooth = -interpolate(at[:, None], x[None], y[None])[:, 0]
+    x, y = pool_adjacent_violators(place, -running)
+    smooth = -interpolate(place[:, None], x[None], y[None])[:, 0]
     good = (smooth >= accuracy).nonzero().flatten()
     if len(good) == len(bins):
         return torch.tensor(torch.inf, dtype=torch.float64, device=order.device)

@@ -48,8 +48,8 @@ class Isotonic(Calibrator):
         floor = 1 / (float(weight.sum(dtype=torch.float64)) + 2)
         tables = [pool_adjacent_violators(*one, weight) for one in zip(probs.T, hits.T, strict=True)]
         # The shorter tables are filled up with their last knot.
-        at = torch.arange(max(len(x) for x, _ in tables), device=logits.device)
-        x, y = (torch.stack([one[at.clamp(max=len(one) - 1)] for one in part]) for part in zip(*tables, strict=True))
+        index = torch.arange(max(len(x) for x, _ in tables), device=logits.device)
+        x, y = (torch.stack([one[index.clamp(max=len(one) - 1)] for one in part]) for part in zip(*tables, strict=True))
         self._learn(logits, x=x, y=y.clamp(floor, 1 - floor))
         return Outcome()
 
@@ -101,8 +101,8 @@ class Histogram(Calibrator):
             below = weight.double()[order].cumsum(1)
             wanted = torch.arange(1, self.bins, device=some.device) * below[:, -1:] / self.bins
             # A rounding above a whole number is none.
-            at = torch.searchsorted(below, wanted * (1 - 1e-12)).clamp(max=probs.shape[1] - 1)
-            inner = probs.gather(1, at)
+            index = torch.searchsorted(below, wanted * (1 - 1e-12)).clamp(max=probs.shape[1] - 1)
+            inner = probs.gather(1, index)
         counts = torch.zeros((some.shape[1], self.bins), dtype=torch.float64, device=some.device)
         right = torch.zeros_like(counts)
         for logits, labels, weight in data:
@@ -163,12 +163,12 @@ class Spline(Calibrator):
         root = counts.sqrt()[:, None].cpu()
         # gelsd: the smallest of the solutions where there are fewer rows than knots
         solution = torch.linalg.lstsq(root * basis.cpu(), root * share.cpu()[:, None], driver="gelsd").solution
-        at = torch.linspace(0, 1, TABLE, dtype=torch.float64, device=odds.device)
-        _, slopes = _natural_basis(at, self.knots)
+        grid = torch.linspace(0, 1, TABLE, dtype=torch.float64, device=odds.device)
+        _, slopes = _natural_basis(grid, self.knots)
         floor = 1 / (n + 2)
         accuracy = (slopes @ solution.to(odds.device))[:, 0].clamp(floor, 1 - floor)
         # A rounding above the end of a row is none.
-        place = torch.searchsorted(end, at * n * (1 - 1e-12)).clamp(max=len(odds) - 1)
+        place = torch.searchsorted(end, grid * n * (1 - 1e-12)).clamp(max=len(odds) - 1)
         x = odds[place].clamp(-WIDEST, WIDEST)
         self._learn(logits, temperature=solved.temperature, x=x[None], y=accuracy.logit()[None])
         return replace(solved, gap=None)
@@ -188,10 +188,10 @@ class Spline(Calibrator):
 
 def _natural_basis(t: Tensor, knots: int) -> tuple[Tensor, Tensor]:
     """Return the basis of natural cubic splines with equally spaced knots on [0, 1], and its derivative, at t."""
-    at = torch.linspace(0, 1, knots, dtype=t.dtype, device=t.device)
-    above = (t[:, None] - at).clamp(min=0)
-    cubes = (above[:, :-1] ** 3 - above[:, -1:] ** 3) / (1 - at[:-1])
-    squares = 3 * (above[:, :-1] ** 2 - above[:, -1:] ** 2) / (1 - at[:-1])
+    knot = torch.linspace(0, 1, knots, dtype=t.dtype, device=t.device)
+    above = (t[:, None] - knot).clamp(min=0)
+    cubes = (above[:, :-1] ** 3 - above[:, -1:] ** 3) / (1 - knot[:-1])
+    squares = 3 * (above[:, :-1] ** 2 - above[:, -1:] ** 2) / (1 - knot[:-1])
     one = torch.ones_like(t)[:, None]
     basis = torch.cat([one, t[:, None], cubes[:, :-1] - cubes[:, -1:]], dim=1)
     slope = torch.cat([torch.zeros_like(one), one, squares[:, :-1] - squares[:, -1:]], dim=1)

@@ -79,7 +79,7 @@ class OnDisk:
 
     def take(self, numbers: Tensor, key: tuple[int, int] | None, index: Tensor) -> tuple[Tensor, Tensor]:
         places: Any = [None] * len(numbers) if key is None else crop_draws(*key, index)
-        items = [self.cut(*self.read(number), at) for number, at in zip(numbers.tolist(), places, strict=True)]
+        items = [self.cut(*self.read(number), place) for number, place in zip(numbers.tolist(), places, strict=True)]
         xs, ys = zip(*items, strict=True)
         return self.augment(torch.stack(xs), torch.stack(ys), key, index)
 

@@ -45,8 +45,8 @@ def letterbox(
     scale = longer / max(image.size)
     width, height = (max(round(edge * scale), 1) for edge in image.size)
     corner = tuple(
-        (side - edge) // 2 if edge <= side else -int(at * (edge - side + 1))
-        for edge, at in zip((width, height), u, strict=False)
+        (side - edge) // 2 if edge <= side else -int(share * (edge - side + 1))
+        for edge, share in zip((width, height), u, strict=False)
     )
     canvas, labels = Image.new("RGB", (side, side)), Image.new("L", (side, side), void)
     canvas.paste(image.resize((width, height), Image.Resampling.BILINEAR), corner)

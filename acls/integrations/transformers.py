@@ -74,8 +74,8 @@ def _answered(logits: Tensor, labels: Tensor, tokens: Tensor) -> tuple[Tensor, T
             f"{tuple(logits.shape)} and {tuple(labels.shape)}"
         )
     hit = labels[:, 1:, None] == tokens
-    at = hit.any(-1)
-    return logits[:, :-1][at][:, tokens], hit[at].long().argmax(-1)
+    answered = hit.any(-1)
+    return logits[:, :-1][answered][:, tokens], hit[answered].long().argmax(-1)
 
 
 class LossFunction:

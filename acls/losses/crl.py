@@ -151,14 +151,14 @@ class CRL(RankedByHistory):
         above = f"> {self.logit_margin:g}"
         return Rule(
             down=Side(
-                lambda at: self.weight * at.confidence * (1 - at.p),
-                when=lambda at: (at.gap.amax(1, keepdim=True) > self.logit_margin).expand_as(at.z),
+                lambda view: self.weight * view.confidence * (1 - view.p),
+                when=lambda view: (view.gap.amax(1, keepdim=True) > self.logit_margin).expand_as(view.z),
                 formula="w p_ŷ (1 - p_ŷ)",
                 condition=f"z_ŷ - min z {above}",
             ),
             up=Side(
-                lambda at: self.weight * at.confidence * at.p,
-                when=lambda at: at.gap > self.logit_margin,
+                lambda view: self.weight * view.confidence * view.p,
+                when=lambda view: view.gap > self.logit_margin,
                 formula="w p_ŷ p_j",
                 condition=f"z_ŷ - z_j {above}",
             ),

@@ -40,8 +40,8 @@ class LabelSmoothing(Loss):
         lowered = lifted * (n_classes - 1)
         return Rule(
             pivot="true",
-            down=Side(lambda at: at.z.new_full(at.z.shape, lowered), formula="ε (1 - 1/K)"),
-            up=Side(lambda at: at.z.new_full(at.z.shape, lifted), formula="ε / K"),
+            down=Side(lambda view: view.z.new_full(view.z.shape, lowered), formula="ε (1 - 1/K)"),
+            up=Side(lambda view: view.z.new_full(view.z.shape, lifted), formula="ε / K"),
         )
 
     def _epsilon_over_all(self, n_classes: int) -> float:

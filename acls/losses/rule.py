@@ -50,14 +50,14 @@ class View:
 Smoothing = Callable[[View], Tensor]
 
 
-def never(at: View) -> Tensor:
+def never(view: View) -> Tensor:
     """The smoothing function of plain cross-entropy: 0."""
-    return torch.zeros_like(at.z)
+    return torch.zeros_like(view.z)
 
 
-def always(at: View) -> Tensor:
+def always(view: View) -> Tensor:
     """The indicator of the methods that have none: true everywhere."""
-    return torch.ones_like(at.z, dtype=torch.bool)
+    return torch.ones_like(view.z, dtype=torch.bool)
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ class Side:
     formula: str = "0"
     condition: str = "1"
 
-    def amount(self, at: View) -> Tensor:
+    def amount(self, view: View) -> Tensor:
         """Return f C, ``(M, K)``."""
-        return torch.where(self.when(at), self.f(at), torch.zeros_like(at.z))
+        return torch.where(self.when(view), self.f(view), torch.zeros_like(view.z))
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,9 @@ class Rule:
         """Return the label ``(M, K)`` that the method trains towards at logits ``(M, K)`` and classes ``(M,)``."""
         return F.one_hot(y, z.shape[1]).to(z.dtype) - self.smoothing(z, y)
 
-    def pivot_of(self, at: View) -> Tensor:
+    def pivot_of(self, view: View) -> Tensor:
         """Return the pivot class of each row, ``(M, 1)``."""
-        return at.predicted if self.pivot == "predicted" else at.y
+        return view.predicted if self.pivot == "predicted" else view.y
 
     def pull(self, z: Tensor, y: Tensor) -> Tensor:
         """Return 0 per row, ``(M,)``, with f C as its gradient: f C, held fixed, times the logits less themselves."""
@@ -100,9 +100,9 @@ class Rule:
 
     def smoothing(self, z: Tensor, y: Tensor) -> Tensor:
         """Return what the label is lowered by, ``(M, K)``: f C at the pivot class, minus f C elsewhere."""
-        at = View(z, y)
-        at_pivot = torch.zeros_like(z, dtype=torch.bool).scatter(1, self.pivot_of(at), True)
-        return torch.where(at_pivot, self.down.amount(at), -self.up.amount(at))
+        view = View(z, y)
+        at_pivot = torch.zeros_like(z, dtype=torch.bool).scatter(1, self.pivot_of(view), True)
+        return torch.where(at_pivot, self.down.amount(view), -self.up.amount(view))
 
     def acts(self, z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return where the label is changed, each ``(M,)`` bool: at the pivot class, and at any other class.
@@ -131,15 +131,15 @@ def gradient_rule(
     without conditions everywhere.
     """
 
-    def gradient(at: View) -> Tensor:
-        z = at.z.detach().requires_grad_()
+    def gradient(view: View) -> Tensor:
+        z = view.z.detach().requires_grad_()
         with torch.enable_grad():
-            (found,) = torch.autograd.grad(excess(z, at.y.squeeze(1)).sum(), z)
+            (found,) = torch.autograd.grad(excess(z, view.y.squeeze(1)).sum(), z)
         return found
 
-    when = always if conditions is None else lambda at: gradient(at) != 0
+    when = always if conditions is None else lambda view: gradient(view) != 0
     if_down, if_up = conditions or ("1", "1")
-    return Rule(pivot, Side(gradient, when, down, if_down), Side(lambda at: -gradient(at), when, up, if_up))
+    return Rule(pivot, Side(gradient, when, down, if_down), Side(lambda view: -gradient(view), when, up, if_up))
 
 
 def effective_label(
@@ -243,13 +243,13 @@ def explain(loss: Any, logits: Sequence[float], label: int) -> dict[str, Any]:
     rule = loss.rule(len(logits))
     if rule is None:
         return found
-    at = View(z, y)
-    pivot = int(rule.pivot_of(at))
+    view = View(z, y)
+    pivot = int(rule.pivot_of(view))
     sides = [rule.down if k == pivot else rule.up for k in range(len(logits))]
     (row,) = table([loss], len(logits))
     return found | {
         "pivot": pivot,
-        "f": [float(side.f(at).expand_as(z)[0, k].round(decimals=12) + 0.0) for k, side in enumerate(sides)],
-        "C": [int(side.when(at).expand_as(z)[0, k]) for k, side in enumerate(sides)],
+        "f": [float(side.f(view).expand_as(z)[0, k].round(decimals=12) + 0.0) for k, side in enumerate(sides)],
+        "C": [int(side.when(view).expand_as(z)[0, k]) for k, side in enumerate(sides)],
         "formula": dict(zip(_FORMULA, astuple(row)[2:], strict=True)),
     }

@@ -102,7 +102,7 @@ def on_encoder(name: str, n_classes: int, channels: int, options: ModelOptions) 
     head, _, name = name.partition("/")
     common = {"pretrained": options.pretrained, "in_chans": channels, "features_only": True}
     strides = create(name.removeprefix("timm/"), **(common | {"pretrained": False})).feature_info.reduction()  # type: ignore[union-attr,operator]
-    places = [at for at, stride in enumerate(strides) if stride <= 8]
+    places = [place for place, stride in enumerate(strides) if stride <= 8]
     encoder = create(name.removeprefix("timm/"), **common, out_indices=(places[-1] if places else 0, len(strides) - 1))
     return OnEncoder(head, encoder, n_classes, options.dropout)
 

@@ -336,7 +336,7 @@ class ParquetFile(DataFile):
         if not self._file.metadata.num_row_groups:
             return 1
         first = self._file.metadata.row_group(0)  # of all columns, of which the scores are nearly all
-        values = sum(first.column(at).num_values for at in range(first.num_columns))
+        values = sum(first.column(index).num_values for index in range(first.num_columns))
         return int(values) // max(1, int(first.num_rows))
 
     def blocks(self, rows: int) -> Iterator[Block]:
@@ -351,8 +351,8 @@ class ParquetFile(DataFile):
 
     def _values(self, column: Any, name: str, first_row: int, per_row: int = 1) -> Array:
         if column.null_count:
-            at = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
-            raise InputError(f"{self.path}: row {first_row + at // per_row}: {name!r} is null")
+            index = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
+            raise InputError(f"{self.path}: row {first_row + index // per_row}: {name!r} is null")
         if hasattr(column, "value_lengths"):  # a list, of whatever size and kind
             lengths = column.value_lengths().to_numpy(zero_copy_only=False)
             wrong = np.flatnonzero(lengths != lengths[0])
@@ -386,9 +386,9 @@ class CsvFile(DataFile):
         done = 0
         filled = (record for record in self._records if len(record) > 1 or "".join(record).strip())
         while records := list(itertools.islice(filled, rows)):
-            for at, record in enumerate(records):
+            for index, record in enumerate(records):
                 if len(record) != len(self._header):
-                    got = f"row {done + at}: {len(record)} values for {len(self._header)} columns"
+                    got = f"row {done + index}: {len(record)} values for {len(self._header)} columns"
                     raise InputError(f"{self.path}: {got}: the file is truncated or a value holds the separator")
             columns = dict(zip(self._header, zip(*records, strict=True), strict=True))
             yield {
@@ -407,9 +407,9 @@ class CsvFile(DataFile):
                 raise ValueError
             return np.array(list(map(float, cells)))
         except ValueError:
-            at = next(at for at, cell in enumerate(cells) if not _NUMBER.fullmatch(cell))
-            what = f"is {cells[at]!r}, which is not a number" if cells[at].strip() else "is empty"
-            raise InputError(f"{self.path}: row {first_row + at}: {name!r} {what}") from None
+            index = next(index for index, cell in enumerate(cells) if not _NUMBER.fullmatch(cell))
+            what = f"is {cells[index]!r}, which is not a number" if cells[index].strip() else "is empty"
+            raise InputError(f"{self.path}: row {first_row + index}: {name!r} {what}") from None
 
 
 _TRUTH = {"true": "1", "false": "0", "yes": "1", "no": "0"}
@@ -464,8 +464,8 @@ class _Builder:
             columns["labels"] = correct = columns.pop("correct")
             wrong = ((correct != 0) & (correct != 1) & (correct != self.missing)).nonzero()
             if wrong.numel():
-                at = int(wrong[0, 0])
-                raise InputError(f"{where}: row {row + at}: expected 1 (correct) or 0 (wrong), got {int(correct[at])}")
+                no = int(wrong[0, 0])
+                raise InputError(f"{where}: row {row + no}: expected 1 (correct) or 0 (wrong), got {int(correct[no])}")
         if layout.kind == "triples":  # what is stated is the class 1, "correct"
             columns.setdefault("predicted", torch.ones(columns["confidence"].shape, dtype=torch.int64))
         if "labels" not in columns:
@@ -482,8 +482,8 @@ class _Builder:
     def _numbers(self, role: str, names: Array) -> Tensor:
         known = self.names[role]
         distinct, first, inverse = np.unique(names.astype(str), return_index=True, return_inverse=True)
-        for at in np.argsort(first):  # numbers in the order of first appearance, whatever the slices
-            known.setdefault(str(distinct[at]), len(known))
+        for index in np.argsort(first):  # numbers in the order of first appearance, whatever the slices
+            known.setdefault(str(distinct[index]), len(known))
         return torch.from_numpy(np.array([known[str(name)] for name in distinct])[inverse])
 
 

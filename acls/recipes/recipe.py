@@ -80,13 +80,13 @@ class ScheduleOptions:
 
     def rate(self, lr: float, epoch: int, epochs: int, done: float = 0.0) -> float:
         """The learning rate of an epoch (from 0), or after the share ``done`` of it: there is no state to save."""
-        at = epoch + done if self.per == "step" else epoch
-        if at < self.warmup:
-            return self.warmup_lr + (lr - self.warmup_lr) * at / self.warmup
+        now = epoch + done if self.per == "step" else epoch
+        if now < self.warmup:
+            return self.warmup_lr + (lr - self.warmup_lr) * now / self.warmup
         if self.name == "steps":
-            return lr * self.factor ** sum(at >= milestone for milestone in self.milestones)
+            return lr * self.factor ** sum(now >= milestone for milestone in self.milestones)
         if self.name == "cosine":
-            share = (at - self.warmup) / max(epochs - self.warmup, 1)
+            share = (now - self.warmup) / max(epochs - self.warmup, 1)
             return self.min_lr + (lr - self.min_lr) * (1 + math.cos(math.pi * share)) / 2
         return lr
 

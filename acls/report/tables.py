@@ -77,15 +77,15 @@ class Table:
 
     def filled(self) -> Table:
         """The table without the columns that are empty in every row."""
-        empty = [at for at in range(len(self.header)) if not any("".join(row[at : at + 1]) for row in self.rows)]
+        empty = [k for k in range(len(self.header)) if not any("".join(row[k : k + 1]) for row in self.rows)]
         return self._without(empty[0]).filled() if empty and self.rows else self
 
     def _without(self, column: int) -> Table:
         def cut(cells: Sequence[str]) -> list[str]:
             return [cell for place, cell in enumerate(cells) if place != column]
 
-        places = {(row, at): mark for (row, at), mark in self.marks.items() if at != column}
-        marks = {(row, at - (at > column)): mark for (row, at), mark in places.items()}
+        places = {(row, place): mark for (row, place), mark in self.marks.items() if place != column}
+        marks = {(row, place - (place > column)): mark for (row, place), mark in places.items()}
         sides = self._sides()
         return Table(cut(self.header), [cut(row) for row in self.rows], sides[:column] + sides[column + 1 :], marks,
                      self.optional)  # fmt: skip

@@ -297,9 +297,9 @@ def _train(
         if folder.recipe.exists() and _essential(load_recipe(folder.recipe)) != _essential(recipe):
             folder.resume.unlink(missing_ok=True)
             folder.recipe.unlink()  # last: were it gone first, a break here would leave another run's state
-        at = continued(session, folder)
-        with closing(run_epochs(session, folder, at)) as epochs:
-            return None if any(map(prunes, epochs)) else at.history[at.best_epoch]
+        state = continued(session, folder)
+        with closing(run_epochs(session, folder, state)) as epochs:
+            return None if any(map(prunes, epochs)) else state.history[state.best_epoch]
 
 
 def _essential(recipe: Recipe) -> dict[str, Any]:

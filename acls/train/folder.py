@@ -196,20 +196,20 @@ def _parts(session: Session) -> dict[str, Any]:
     return {name: part for name, part in {**parts, "scaler": precision}.items() if part is not None}
 
 
-def save_resume(session: Session, folder: RunFolder, at: TrainState) -> None:
+def save_resume(session: Session, folder: RunFolder, state: TrainState) -> None:
     """Write all that the rest of the run depends on, of every process, as one file."""
     generators = distributed.all_gather(torch.get_rng_state()[None])
-    sums = distributed.all_reduce(at.sums)
+    sums = distributed.all_reduce(state.sums)
     if not session.fabric.is_global_zero:
         return
-    state = {
+    saved = {
         "average": {},
         **{name: dict(part.state_dict()) for name, part in _parts(session).items()},
         "generators": generators,
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        "at": {**vars(at), "sums": sums},
+        "at": {**vars(state), "sums": sums},
     }
-    save_state(folder.resume, state)
+    save_state(folder.resume, saved)
 
 
 def continued(session: Session, folder: RunFolder) -> TrainState:
@@ -227,18 +227,18 @@ def continued(session: Session, folder: RunFolder) -> TrainState:
         raise InputError(f"{error}; start anew from the weights with --model.weights {folder.last}") from error
 
 
-def restore(session: Session, state: dict[str, Any]) -> TrainState:
+def restore(session: Session, saved: dict[str, Any]) -> TrainState:
     """Put a session into a saved state; returns how far training was."""
     for name, part in _parts(session).items():
-        part.load_state_dict(state[name])
-    if distributed.rank() < len(state["generators"]):
-        torch.set_rng_state(state["generators"][distributed.rank()].clone())  # a view of a row would crash torch
-    if state["cuda"] and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(state["cuda"])
-    at = TrainState(**state["at"])
+        part.load_state_dict(saved[name])
+    if distributed.rank() < len(saved["generators"]):
+        torch.set_rng_state(saved["generators"][distributed.rank()].clone())  # a view of a row would crash torch
+    if saved["cuda"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(saved["cuda"])
+    state = TrainState(**saved["at"])
     if distributed.rank() != 0:  # the sums were saved over all processes
-        at.sums = torch.zeros_like(at.sums)
-    return at
+        state.sums = torch.zeros_like(state.sums)
+    return state
 
 
 def save_state(path: Path, state: dict[str, Any]) -> None:

@@ -85,79 +85,79 @@ def _held(session: Session, folder: RunFolder, wait: bool) -> AbstractContextMan
     return hold(folder.path / ".lock", wait=wait) if session.fabric.is_global_zero else nullcontext()
 
 
-def _run(session: Session, folder: RunFolder, at: TrainState, show: bool) -> TrainedRun:
-    with logging(folder.path, session.recipe, at.epoch) as log:
-        for _ in run_epochs(session, folder, at, show=show, log=log):
+def _run(session: Session, folder: RunFolder, state: TrainState, show: bool) -> TrainedRun:
+    with logging(folder.path, session.recipe, state.epoch) as log:
+        for _ in run_epochs(session, folder, state, show=show, log=log):
             pass
-        result = _finish(session, folder, at)
-        log({f"test/{name}": value for name, value in result.test.items()}, at.epoch - 1)
+        result = _finish(session, folder, state)
+        log({f"test/{name}": value for name, value in result.test.items()}, state.epoch - 1)
     return replace(result, shown=show)
 
 
 def run_epochs(
-    session: Session, folder: RunFolder, at: TrainState, *, show: bool = False, log: Log = lambda *_: None
+    session: Session, folder: RunFolder, state: TrainState, *, show: bool = False, log: Log = lambda *_: None
 ) -> Generator[dict[str, float], None, None]:
     """Train from a state to the last epoch, or until patience ends; gives the numbers of each epoch as it is saved."""
     recipe, on_first = session.recipe, session.fabric.is_global_zero
-    steps = len(session.draws(at.epoch)) if at.epoch < recipe.epochs else 0
-    progress = EpochProgress(recipe.epochs, steps * (recipe.epochs - at.epoch) - at.step, show=show and on_first)
+    steps = len(session.draws(state.epoch)) if state.epoch < recipe.epochs else 0
+    progress = EpochProgress(recipe.epochs, steps * (recipe.epochs - state.epoch) - state.step, show=show and on_first)
     with progress.shown(), interruptions() as interrupted:
-        while at.epoch < recipe.epochs and at.epoch - 1 - at.best_epoch < (recipe.patience or recipe.epochs):
-            for _ in _train_epoch(session, folder, at):
-                progress.step(at.epoch)
-                if interrupted.is_set() or (recipe.save_every and at.step % recipe.save_every == 0):
-                    save_resume(session, folder, at)
+        while state.epoch < recipe.epochs and state.epoch - 1 - state.best_epoch < (recipe.patience or recipe.epochs):
+            for _ in _train_epoch(session, folder, state):
+                progress.step(state.epoch)
+                if interrupted.is_set() or (recipe.save_every and state.step % recipe.save_every == 0):
+                    save_resume(session, folder, state)
                 if interrupted.is_set():
                     raise KeyboardInterrupt(str(folder.path))
-            row = _measure(session, at)
-            better = at.is_best(recipe.select, row)
+            row = _measure(session, state)
+            better = state.is_best(recipe.select, row)
             if better:
-                at.best, at.best_epoch = row[f"val/{recipe.select}"], at.epoch
-            at.history.append(row)
-            progress.epoch(at.epoch, row, better)
-            log(row, at.epoch)
+                state.best, state.best_epoch = row[f"val/{recipe.select}"], state.epoch
+            state.history.append(row)
+            progress.epoch(state.epoch, row, better)
+            log(row, state.epoch)
             if on_first:
                 what = "a weight of the network is no longer finite"
                 _check_finite(session.judged.parameters(), what, session, folder)
-                folder.save_weights(session.judged, recipe, at.epoch, session.data.names, best=better)
-                folder.write_metrics(at.history)
-            at.epoch, at.step, at.seconds = at.epoch + 1, 0, 0.0
-            at.sums = torch.zeros_like(at.sums)
-            save_resume(session, folder, at)  # last, so that a break before it repeats the epoch
+                folder.save_weights(session.judged, recipe, state.epoch, session.data.names, best=better)
+                folder.write_metrics(state.history)
+            state.epoch, state.step, state.seconds = state.epoch + 1, 0, 0.0
+            state.sums = torch.zeros_like(state.sums)
+            save_resume(session, folder, state)  # last, so that a break before it repeats the epoch
             yield row
 
 
-def _train_epoch(session: Session, folder: RunFolder, at: TrainState) -> Iterator[None]:
+def _train_epoch(session: Session, folder: RunFolder, state: TrainState) -> Iterator[None]:
     """Train for an epoch, or for what is left of it; gives way after each step."""
     recipe, loss = session.recipe, session.loss
-    now = Epoch(at.epoch, recipe.epochs, session.predict)
-    if at.step == 0:
+    now = Epoch(state.epoch, recipe.epochs, session.predict)
+    if state.step == 0:
         loss.start_epoch(now)
     session.wrapped.train()
-    began = time.perf_counter() - at.seconds
-    every = session.draws(at.epoch)
-    draws = every[at.step :]
+    began = time.perf_counter() - state.seconds
+    every = session.draws(state.epoch)
+    draws = every[state.step :]
     on_cpu = session.fabric.device.type == "cpu"
     loaded = batches(session.data.train, draws, workers=recipe.data.workers, pin=not on_cpu)
     for draw, batch in zip(draws, loaded, strict=True):
         for group in session.optimizer.param_groups:
-            group["lr"] = recipe.schedule.rate(recipe.optim.lr, at.epoch, recipe.epochs, at.step / len(every))
-        sums = session.step(batch, at.epoch, at.step, draw.weight)
-        at.sums = at.sums.to(sums.device) + sums
-        at.step += 1
-        if on_cpu or at.step % FINITE_EVERY == 0 or at.step == len(every):
-            what = f"the loss is no longer finite in epoch {at.epoch + 1}, at step {at.step}"
-            _check_finite([at.sums[0]], what, session, folder)
-        at.seconds = time.perf_counter() - began
+            group["lr"] = recipe.schedule.rate(recipe.optim.lr, state.epoch, recipe.epochs, state.step / len(every))
+        sums = session.step(batch, state.epoch, state.step, draw.weight)
+        state.sums = state.sums.to(sums.device) + sums
+        state.step += 1
+        if on_cpu or state.step % FINITE_EVERY == 0 or state.step == len(every):
+            what = f"the loss is no longer finite in epoch {state.epoch + 1}, at step {state.step}"
+            _check_finite([state.sums[0]], what, session, folder)
+        state.seconds = time.perf_counter() - began
         yield
     loss.end_epoch(now)
 
 
-def _measure(session: Session, at: TrainState) -> dict[str, float]:
+def _measure(session: Session, state: TrainState) -> dict[str, float]:
     """The numbers of the epoch that ends: a row of metrics.csv."""
     session.agree_on_buffers()
     data, recipe = session.data, session.recipe
-    total, hits, labelled, samples = distributed.all_reduce(at.sums).tolist()
+    total, hits, labelled, samples = distributed.all_reduce(state.sums).tolist()
     evaluation = evaluate(session, data.val)
     summary = evaluation.summary()
     probe: Any = evaluation.sample.batches
@@ -165,16 +165,16 @@ def _measure(session: Session, at: TrainState) -> dict[str, float]:
         probe = session.outputs(Part(data.train.source, data.train.chosen[:MEMORY_PROBE]))
     live = outlook(evaluation.sample, data.void, session.margin) | regulariser(session.loss, probe, data.void)
     return {
-        "epoch": at.epoch,
-        "lr": recipe.schedule.rate(recipe.optim.lr, at.epoch, recipe.epochs),
+        "epoch": state.epoch,
+        "lr": recipe.schedule.rate(recipe.optim.lr, state.epoch, recipe.epochs),
         "train/loss": total / max(samples, 1),
         "train/accuracy": hits / max(labelled, 1),
         **{f"val/{name}": value for name, value in (summary | live).items()},
-        "seconds": at.seconds,
+        "seconds": state.seconds,
     }
 
 
-def _finish(session: Session, folder: RunFolder, at: TrainState) -> TrainedRun:
+def _finish(session: Session, folder: RunFolder, state: TrainState) -> TrainedRun:
     """Predict with the best weights, and write the predictions and the summary."""
     tensors, meta = load_tensors(folder.best)
     session.judged.load_state_dict(tensors)
@@ -188,9 +188,9 @@ def _finish(session: Session, folder: RunFolder, at: TrainState) -> TrainedRun:
             evaluation.predictions.save(folder.predictions(name))
     if session.fabric.is_global_zero:
         about = {"loss": session.loss.settings(), "threads": torch.get_num_threads(), "weights": session.weights}
-        write_text(folder.summary, json.dumps({"best_epoch": at.best_epoch, **about, **summaries}, indent=2) + "\n")
+        write_text(folder.summary, json.dumps({"best_epoch": state.best_epoch, **about, **summaries}, indent=2) + "\n")
     distributed.barrier()
-    return TrainedRun(folder.path, at.best_epoch, summaries["val"], summaries["test"], suites, at.history)
+    return TrainedRun(folder.path, state.best_epoch, summaries["val"], summaries["test"], suites, state.history)
 
 
 def _check_finite(values: Iterable[Tensor], what: str, session: Session, folder: RunFolder) -> None:

@@ -212,7 +212,7 @@ def test_activity_refuses_what_has_no_value_a_sample():
 
 def test_epochs_are_counted_from_one_and_averaged_over_the_seeds_that_reached_them():
     line = sweeps.prepare_epochs({"CE": [histories([0.3, 0.1]), histories([0.1, 0.2, 0.4])]}).methods["CE"]
-    assert line.at == [1, 2, 3]
+    assert line.x == [1, 2, 3]
     assert line.mean == pytest.approx([20, 15, 40])
     assert line.low == pytest.approx([10, 10, 40])
     assert line.high == pytest.approx([30, 20, 40])
@@ -222,7 +222,7 @@ def test_epochs_are_counted_from_one_and_averaged_over_the_seeds_that_reached_th
 
 def test_the_sweep_has_its_margins_ascending():
     line = sweeps.prepare_sweep({"ACLS": {10: [0.01, 0.03], 2: [0.05]}}).methods["ACLS"]
-    assert line.at == [2, 10]
+    assert line.x == [2, 10]
     assert line.mean == pytest.approx([5, 2])
     assert line.deviation == pytest.approx([0, math.sqrt(2)])
 

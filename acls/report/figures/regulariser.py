@@ -45,7 +45,7 @@ def prepare_activity(values: Tensor, title: str = "") -> Activity:
     index = (values.clamp(0, LARGEST) / LARGEST * BINS).long().clamp(max=BINS - 1)
     shares = torch.bincount(index, minlength=BINS).double() / values.numel()
     inactive = float((values <= NOTHING).double().mean())
-    return Activity(title, [LARGEST * at / BINS for at in range(BINS + 1)], shares.tolist(), inactive, values.numel())
+    return Activity(title, [LARGEST * k / BINS for k in range(BINS + 1)], shares.tolist(), inactive, values.numel())
 
 
 def penalties(loss: Loss, logits: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
@@ -109,7 +109,7 @@ def prepare_smoothing(logits: Sequence[float] = DEFAULT_LOGITS, label: int | Non
         "CR (MbLS)": (MbLS(weight=0.4, margin=6.0), z),
         "ACR (ACLS)": (acls, z),
     }
-    labels = {title: smoothed_label(loss, at, y).tolist() for title, (loss, at) in panels.items()}
+    labels = {title: smoothed_label(loss, logits, y).tolist() for title, (loss, logits) in panels.items()}
     compared: dict[str, Loss] = {"AR (MDCA)": mdca, "ACR (CRL)": crl, "ACR (ACLS)": acls}
     gap = torch.linspace(0.02, 12.0, 100, dtype=torch.float64)
     leading = torch.zeros(len(gap), k, dtype=torch.float64)
@@ -135,24 +135,24 @@ def smoothed_label(loss: Loss, z: Tensor, y: int) -> Tensor:
 def draw_smoothing(data: SmoothingBehaviour, axes: Sequence[Axes]) -> None:
     """Draw the panels on nine axes: the paper's (a) to (f), ACLS, and the smoothing by confidence and by logit gap."""
     panels = {"Probabilities p": data.probabilities, "Labels q": data.onehot, **data.labels}
-    for at, (ax, (title, values)) in enumerate(zip(axes, panels.items(), strict=False)):
+    for number, (ax, (title, values)) in enumerate(zip(axes, panels.items(), strict=False)):
         classes = range(1, len(values) + 1)
-        ax.bar(classes, values, color=PALETTE[0] if at < 2 else PALETTE[2], width=0.7)
-        if at >= 2:
+        ax.bar(classes, values, color=PALETTE[0] if number < 2 else PALETTE[2], width=0.7)
+        if number >= 2:
             ax.bar(classes, data.onehot, fill=False, edgecolor=PALETTE[6], linewidth=0.6, linestyle="--", width=0.7)
-        ax.set_title(f"({chr(97 + at)}) {title}", fontsize=SMALL + 1)
+        ax.set_title(f"({chr(97 + number)}) {title}", fontsize=SMALL + 1)
         ax.axhline(0, color=PALETTE[6], linewidth=0.5)
         ax.set_ylim(min(0, *values) - 0.02, 1.08)
         ax.set_xticks(list(classes))
-        ax.set(xlabel="class", ylabel="probability" if at == 0 else "label")
+        ax.set(xlabel="class", ylabel="probability" if number == 0 else "label")
         tidy(ax)
     by_confidence, by_gap = axes[len(panels) :]
     for colour, (name, amounts) in zip(PALETTE, data.lowered.items(), strict=False):
         by_gap.plot(data.gap, amounts, color=colour, label=name, linewidth=1.2)
         if "ACLS" not in name:  # which, in this view, is a wall at confidence 1
             by_confidence.plot(data.confidence, amounts, color=colour, linewidth=1.2)
-    for at, ax, x in ((len(panels), by_confidence, "confidence"), (len(panels) + 1, by_gap, "logit gap")):
-        ax.set_title(f"({chr(97 + at)}) Smoothing by {x}", fontsize=SMALL + 1)
+    for number, ax, x in ((len(panels), by_confidence, "confidence"), (len(panels) + 1, by_gap, "logit gap")):
+        ax.set_title(f"({chr(97 + number)}) Smoothing by {x}", fontsize=SMALL + 1)
         ax.set(xlabel=x, ylabel="label of ŷ lowered by")
         tidy(ax)
     by_gap.legend(fontsize=SMALL - 1, frameon=False)

@@ -236,7 +236,7 @@ def prepare_histogram(cells: Cells, bins: int = 30) -> ConfidenceHistogram:
     index = bin_of(confidence / count.clamp(min=1), bins)
     hits, all_of_them = (torch.bincount(index, weights=part, minlength=bins).round() for part in (right, count))
     return ConfidenceHistogram(
-        edges=[at / bins for at in range(bins + 1)],
+        edges=[k / bins for k in range(bins + 1)],
         right=[int(value) for value in hits.tolist()],
         wrong=[int(value) for value in (all_of_them - hits).tolist()],
         confidence=float(confidence.sum()) / n,

@@ -138,15 +138,15 @@ def prepare_boundary(
 
 def draw_boundary(data: BoundaryReliability, ax: Axes) -> None:
     """Draw mean confidence and accuracy of each range of distances, and its ECE as bars."""
-    at = list(range(len(data.groups)))
-    ax.bar(at, [100 * group.ece for group in data.groups], color=PALETTE[4], width=0.6, label="ECE")
+    places = list(range(len(data.groups)))
+    ax.bar(places, [100 * group.ece for group in data.groups], color=PALETTE[4], width=0.6, label="ECE")
     accuracy, errors, confidence = (
         [100 * getattr(group, name) for group in data.groups] for name in ("accuracy", "half", "confidence")
     )
     style: dict[str, Any] = {"markersize": 4, "linewidth": 1.3}
-    ax.errorbar(at, accuracy, yerr=errors, color=PALETTE[0], marker="o", capsize=2, label="accuracy", **style)
-    ax.plot(at, confidence, color=PALETTE[1], marker="s", label="mean confidence", **style)
-    ax.set_xticks(at, [_range_name(group) for group in data.groups])
+    ax.errorbar(places, accuracy, yerr=errors, color=PALETTE[0], marker="o", capsize=2, label="accuracy", **style)
+    ax.plot(places, confidence, color=PALETTE[1], marker="s", label="mean confidence", **style)
+    ax.set_xticks(places, [_range_name(group) for group in data.groups])
     ax.set(xlabel="pixels from the boundary", ylabel="%", ylim=(0, 104))
     title = f"{sum(group.n for group in data.groups):,} pixels, {data.images} images"
     ax.legend(title=title, title_fontsize=SMALL, ncols=3, alignment="left", **ABOVE)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Series:
     """A method's metric at each value of a setting, or epoch: over seeds, the mean, the deviation and both ends."""
 
-    at: list[float]
+    x: list[float]
     mean: list[float]
     deviation: list[float]
     low: list[float]
@@ -31,10 +31,10 @@ class Series:
     @classmethod
     def of(cls, values: Mapping[float, Sequence[float]], scale: float) -> Series:
         """From ``{setting or epoch: [value of each seed]}``; ``scale`` is what tables multiply the metric by."""
-        at = sorted(values)
-        seen = [[scale * value for value in values[x]] for x in at]
+        x = sorted(values)
+        seen = [[scale * value for value in values[one]] for one in x]
         deviation = [statistics.stdev(some) if len(some) > 1 else 0.0 for some in seen]
-        return cls(at, [*map(statistics.fmean, seen)], deviation, [*map(min, seen)], [*map(max, seen)])
+        return cls(x, [*map(statistics.fmean, seen)], deviation, [*map(min, seen)], [*map(max, seen)])
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def draw_sweep(data: Sweep, ax: Axes) -> None:
     """Draw a line per method with its deviation as bars."""
     for number, (name, line) in enumerate(data.methods.items()):
         ax.errorbar(
-            line.at, line.mean, yerr=line.deviation, color=colour(number), marker=marker(number), markersize=4,
+            line.x, line.mean, yerr=line.deviation, color=colour(number), marker=marker(number), markersize=4,
             linewidth=1.3, elinewidth=0.8, capsize=2, label=name,
         )  # fmt: skip
     ax.set(xlabel=data.x, ylabel=data.metric.title)
@@ -187,9 +187,9 @@ def prepare_epochs(methods: Mapping[str, Sequence[History]], metric: str = "ece"
 def draw_epochs(data: Sweep, ax: Axes) -> None:
     """Draw a line per method, and the range of its seeds where there are several."""
     for number, (name, line) in enumerate(data.methods.items()):
-        ax.plot(line.at, line.mean, color=colour(number), linewidth=1.3, label=name)
+        ax.plot(line.x, line.mean, color=colour(number), linewidth=1.3, label=name)
         if line.low != line.high:
-            ax.fill_between(line.at, line.low, line.high, color=colour(number), alpha=0.18, linewidth=0)
+            ax.fill_between(line.x, line.low, line.high, color=colour(number), alpha=0.18, linewidth=0)
     ax.set(xlabel=data.x, ylabel=data.metric.title)
     ax.set_ylim(bottom=0 if data.metric.name != "accuracy" else None)
     ax.margins(x=0.01)

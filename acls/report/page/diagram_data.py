@@ -37,9 +37,9 @@ def binned(found: Confidences, offered: Sequence[int] = OFFERED) -> dict[str, di
     width, mass = {}, {}
     for bins in offered:
         edge = edges(bins, precision[:0]).double().numpy()
-        at = np.searchsorted(mean, edge, side="right")
-        at[0], at[-1] = 0, len(mean)  # 0 is in the first bin, and rounding puts nothing beyond the last
-        width[bins] = _rows([part[at] for part in reached], edge)
+        place = np.searchsorted(mean, edge, side="right")
+        place[0], place[-1] = 0, len(mean)  # 0 is in the first bin, and rounding puts nothing beyond the last
+        width[bins] = _rows([part[place] for part in reached], edge)
         split = np.array([b * (total // bins) + min(b, total % bins) for b in range(bins + 1)], dtype=np.float64)
         ends = _ends(mean, np.searchsorted(reached[0], split, side="left"))
         mass[bins] = _rows([np.interp(split, reached[0], part) for part in reached], ends)

@@ -69,12 +69,12 @@ def of_files(path: str | Path) -> Picture:
 def _from_part(part: Part, number: int) -> NDArray[np.uint8] | None:
     if number >= len(part):
         return None
-    at = int(part.chosen[number])
+    index = int(part.chosen[number])
     if isinstance(part.source, InMemory):
-        x = part.source.x[at]
+        x = part.source.x[index]
         return _bytes(x.numpy()) if x.ndim == 3 else None
     if isinstance(part.source, OnDisk):
-        return _bytes(np.asarray(part.source.read(at)[0].convert("RGB")))
+        return _bytes(np.asarray(part.source.read(index)[0].convert("RGB")))
     return None
 
 
