@@ -53,7 +53,7 @@ def cifar10_finetune() -> Recipe:
     and the other half test; training takes the paper's 45,000.
     ``acls train cifar10_finetune --root cifar10_train.zip --model.weights resnet20-12fca82f.th --loss ACLS``
     """
-    same = cifar10_resnet20()
+    same = cifar10_resnet50()
     return replace(
         same,
         data=replace(same.data, halve=True, normalise="imagenet"),
@@ -65,7 +65,7 @@ def cifar10_finetune() -> Recipe:
 
 
 def cifar10_resnet20() -> Recipe:
-    """CIFAR-10, ResNet-20 from scratch on the paper's 45,000 images, crop and flip, 12 epochs: 45 minutes.
+    """CIFAR-10, ResNet-20 from scratch on the paper's 45,000 images, crop and flip, 12 epochs: 16 minutes.
 
     ``acls train cifar10_resnet20 --root cifar10_train.zip --loss ACLS``
     """
@@ -75,6 +75,7 @@ def cifar10_resnet20() -> Recipe:
         optim=OptimOptions(name="sgd", lr=0.1, nesterov=True, weight_decay=5e-4),
         schedule=replace(_COSINE, warmup=1),
         epochs=12,
+        batch=64,
     )
 
 

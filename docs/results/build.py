@@ -622,8 +622,8 @@ MENDED = Planned(
 SCRATCH = Planned(
     "cifar10_resnet20",
     "CIFAR-10: ResNet-20 from scratch",
-    "The paper's split of 45,000 and 5,000 images, crops and flips, 12 epochs.",
-    _command("cifar10_resnet20", "cifar10_train.zip", f"CE, MbLS, {_ACLS}", "2"),
+    "The paper's split of 45,000 and 5,000 images, crops and flips, 12 epochs, batches of 64.",
+    _command("cifar10_resnet20", "cifar10_train.zip", f"CE, MbLS, {_ACLS}", "2", "--batch 64"),
     ("CE", "MbLS", *_TWO),
     (1, 2),
     ("accuracy", 0.87),

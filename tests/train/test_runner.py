@@ -275,6 +275,14 @@ def test_dense_predictions_hold_labelled_pixels_of_every_image(tmp_path):
     assert 0 < result.test["miou_foreground"] <= 1
 
 
+def test_the_progress_line_has_the_miou_of_the_summary(tmp_path, capsys):
+    """It had the foreground's, and the summary that of all classes: 17.10 and 22.37 for one checkpoint."""
+    fit(maps(epochs=1), tmp_path / "run")
+    val = json.loads((tmp_path / "run" / "summary.json").read_text())["val"]
+    assert f"mIoU {100 * val['miou']:.2f} %" in capsys.readouterr().out
+    assert val["miou"] != val["miou_foreground"]
+
+
 # -- live numbers --------------------------------------------------------------------------------------------------
 
 LOGITS = torch.tensor([[9.0, 1.0, 0.0], [0.5, 0.4, 0.0], [0.0, 0.0, 12.0], [3.0, 2.0, 1.0]])
