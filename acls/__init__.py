@@ -1,6 +1,6 @@
 """Train, measure, fix, compare and report the calibration of neural networks.
 
-The public names are loaded on first use, so that ``acls --help`` does not pay for importing torch.
+Public names are imported on first use, so that ``acls --help`` does not have to import torch.
 """
 
 from __future__ import annotations

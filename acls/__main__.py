@@ -1,4 +1,4 @@
-"""Lets ``python -m acls`` do what the ``acls`` command does."""
+"""Run the ``acls`` command with ``python -m acls``."""
 
 from acls.cli import main
 

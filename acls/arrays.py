@@ -1,6 +1,6 @@
-"""Arrays of any library as tensors, and what their numbers are: the way into acls from Python.
+"""Convert arrays of any library to tensors, and determine the kind of scores that they hold.
 
-Tensors, NumPy and JAX arrays, data frames and series of pandas and polars, and lists are all the same here.
+The input can be a tensor, a NumPy or JAX array, a pandas or polars data frame or series, or a list.
 """
 
 from typing import Any, Literal, get_args
@@ -15,11 +15,11 @@ ScoreKind = Literal["logits", "probs", "log_probs"]
 SCORE_KINDS: tuple[ScoreKind, ...] = get_args(ScoreKind)
 _LOOKED_AT = 256
 SUM_TOLERANCE = 0.02
-"""How far the probabilities of a row may add up from 1: what rounding to half precision does to many classes."""
+"""Largest allowed distance of a row's sum of probabilities from 1: half precision with many classes can reach it."""
 
 
 def as_tensor(array: Any, name: str = "scores") -> Tensor:
-    """The array as a tensor, without a copy where none is needed; ``name`` is the argument that an error names."""
+    """Convert an array to a tensor, without a copy where possible; error messages call the argument ``name``."""
     if isinstance(array, Tensor):
         return array.detach()
     found = np.atleast_1d(np.asarray(array))
@@ -28,12 +28,12 @@ def as_tensor(array: Any, name: str = "scores") -> Tensor:
         raise InputError(f"{name}: expected numbers, got {type(array).__name__} of {found.dtype}: pass class ids")
     if boxed or found.dtype.itemsize > 8:
         found = found.astype(np.float64)
-    # In this machine's byte order; a copy of what is not writeable, which a tensor could write into.
+    # Convert to the byte order of this machine. Copy read-only arrays, because a tensor could write into them.
     return torch.from_numpy(np.require(found, found.dtype.newbyteorder("="), ["C", "W"]))
 
 
 def known_kind(scores: Tensor, kind: str | None) -> ScoreKind:
-    """What the scores are; where it is not said and they could be probabilities, an error, never a guess.
+    """Return the kind of the scores: ``kind`` if it is given, else "logits"; raise if they look like probabilities.
 
     >>> known_kind(torch.tensor([[2.0, -1.0]]), None)
     'logits'
@@ -53,9 +53,9 @@ def known_kind(scores: Tensor, kind: str | None) -> ScoreKind:
 
 
 def scored(scores: Any, labels: Any, kind: str | None = None) -> tuple[Tensor, Tensor, ScoreKind]:
-    """Scores ``(N, K, *D)``, labels ``(N, *D)`` and what the scores are, from arrays of any library.
+    """Return scores ``(N, K, *D)``, labels ``(N, *D)`` and the kind of the scores, from arrays of any library.
 
-    Binary scores ``(N,)`` or ``(N, 1)`` with labels 0 and 1 are those of class 1; they become scores of two classes.
+    Binary scores ``(N,)`` or ``(N, 1)`` with labels 0 and 1 are scores of class 1. They become scores of two classes.
     """
     found, target = as_tensor(scores), as_tensor(labels, "labels")
     if found.ndim == 2 and found.shape[1] == 1:
@@ -87,7 +87,7 @@ def scored(scores: Any, labels: Any, kind: str | None = None) -> tuple[Tensor, T
 
 
 def two_scores(second: Tensor, kind: str) -> Tensor:
-    """Scores ``(N, 2, *D)`` of classes 0 and 1 from those ``(N, *D)`` of class 1, as binary models give them."""
+    """Return scores ``(N, 2, *D)`` of classes 0 and 1, given the scores ``(N, *D)`` of class 1 from a binary model."""
     if kind == "logits":
         first = torch.zeros_like(second)
     else:

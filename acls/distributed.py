@@ -1,6 +1,6 @@
-"""Several processes as one: sums and gathers that do nothing where there is one process.
+"""Sum and gather tensors over several processes; with one process these functions do nothing.
 
-The only importer of `torch.distributed`.
+This is the only module that imports `torch.distributed`.
 """
 
 import torch
@@ -9,22 +9,22 @@ from torch import Tensor
 
 
 def is_on() -> bool:
-    """Whether a process group runs."""
+    """Return whether a process group is initialized."""
     return dist.is_available() and dist.is_initialized()
 
 
 def rank() -> int:
-    """This process's number, 0 where there is only one."""
+    """Return the rank of this process, 0 if there is only one process."""
     return dist.get_rank() if is_on() else 0
 
 
 def world() -> int:
-    """How many processes work together."""
+    """Return the number of processes in the group."""
     return dist.get_world_size() if is_on() else 1
 
 
 def all_reduce(tensor: Tensor) -> Tensor:
-    """Sum a tensor over the processes; the input is left as it was."""
+    """Return the sum of a tensor over all processes; the input is not changed."""
     if world() == 1:
         return tensor
     total = tensor.clone()
@@ -33,7 +33,7 @@ def all_reduce(tensor: Tensor) -> Tensor:
 
 
 def all_gather(tensor: Tensor) -> Tensor:
-    """Concatenate the processes' tensors along axis 0, in the order of ranks; their lengths may differ."""
+    """Concatenate the tensors of all processes along axis 0, ordered by rank; their lengths may differ."""
     if world() == 1:
         return tensor
     length = torch.tensor([tensor.shape[0]], device=tensor.device)
@@ -48,6 +48,6 @@ def all_gather(tensor: Tensor) -> Tensor:
 
 
 def barrier() -> None:
-    """Wait until every process is here."""
+    """Wait until every process has reached this call."""
     if world() > 1:
         dist.barrier()

@@ -1,4 +1,4 @@
-"""Errors that say what was expected, what was given, and the way out."""
+"""Errors that say what was expected, what was given, and how to fix it."""
 
 import difflib
 import importlib
@@ -6,26 +6,26 @@ from collections.abc import Iterable
 from types import ModuleType
 
 DISTRIBUTION = "torch-acls"
-"""What pip installs; `acls` is the name to import."""
+"""Name of the distribution that pip installs; the package to import is `acls`."""
 
 
 class InputError(ValueError):
-    """What the user passed cannot be used; the message says why and what to pass instead.
+    """An input of the user is invalid; the message says why and what to pass instead.
 
-    The command line prints it as one line and exits with 2, without a traceback.
+    The command line prints the message on one line, without a traceback, and exits with status 2.
     """
 
 
 class MissingExtra(ImportError):
-    """An optional dependency is not installed; the message holds the command that installs it."""
+    """An optional dependency is not installed; the message contains the command that installs it."""
 
 
 class WorkerLost(RuntimeError):
-    """Workers died in a task of a study as often as it is tried; the command line exits with 1."""
+    """Worker processes died in every attempt to run a task of a study; the command line exits with status 1."""
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return ``": did you mean 'x'?"`` for the closest known name, else the list of all of them.
+    """Return ``": did you mean 'x'?"`` for the closest known name, or the list of all known names if none is close.
 
     >>> suggest("margn", ["margin", "lambda1"])
     ": did you mean 'margin'?"
@@ -39,7 +39,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def require(module: str, *, extra: str) -> ModuleType:
-    """Import an optional dependency, or say which extra of acls brings it."""
+    """Import an optional dependency, or raise an error that names the extra of acls that installs it."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -49,5 +49,5 @@ def require(module: str, *, extra: str) -> ModuleType:
 
 
 def missing(library: str, extra: str) -> MissingExtra:
-    """The error for a library that is not installed, with the command that installs it."""
+    """Return the error for a library that is not installed, with the command that installs it."""
     return MissingExtra(f"this needs {library}, which is not installed: pip install '{DISTRIBUTION}[{extra}]'")

@@ -1,4 +1,4 @@
-"""The front door in Python: evaluate, calibrate and report arrays, compare methods on a model, fit one network."""
+"""The Python interface: evaluate, calibrate and report arrays, compare methods on a model, train one network."""
 
 from __future__ import annotations
 
@@ -70,14 +70,16 @@ def compare(
 ) -> Comparison:
     """Train a network with each method and seed, measure, and write the page: `acls compare` for data in Python.
 
-    ``model`` is a name, as for ``--model``, or a class or function that makes a network: it is called with
-    ``n_classes=``, ``channels=`` if it takes it, and ``settings={"model.arguments": {...}}``. ``train``, ``val`` and
-    ``test`` are arrays ``(x, y)``, torch data sets or Hugging Face data sets; without ``val`` it is held out of
-    ``train``. Bytes are images in 0..255, floats are what the network gets. ``settings`` are those of the recipe by
-    their dotted names, as in ``{"epochs": 10, "optim.lr": 0.01, "data.flip": True}``.
+    ``model`` is a name, as for ``--model``, or a class or function that makes a network. The class or function is
+    called with ``n_classes=``, with ``channels=`` if it accepts it, and with the arguments in
+    ``settings={"model.arguments": {...}}``. ``train``, ``val`` and ``test`` are arrays ``(x, y)``, torch data sets or
+    Hugging Face data sets. Without ``val``, a part of ``train`` is held out for validation. Arrays of bytes are images
+    with values in 0..255; arrays of floats are passed to the network as they are. ``settings`` are settings of the
+    recipe by their dotted names, for example ``{"epochs": 10, "optim.lr": 0.01, "data.flip": True}``.
 
-    The same call continues a study that was stopped. A folder of other files is written into only with ``force``. One
-    worker is this process; with more, model and data must be picklable, the model by its name in a module.
+    The same call continues a study that was stopped. A folder that contains other files is used only with ``force``.
+    With one worker, the networks are trained in this process. With more workers, the model and the data must be
+    picklable, and the model must be importable from a module by its name.
     """
     recipe, given = _prepared(model, (train, val, test), recipe, settings, classes, void)
     engine = Here(1, torch.get_num_threads()) if workers == 1 else make_engine("local", workers=workers)
@@ -130,10 +132,10 @@ def evaluate_files(
     ignore_index: int = IGNORE_INDEX,
     engine: Engine | None = None,
 ) -> ModelResults:
-    """Evaluate models by files of their predictions, and compare each with the first: `acls evaluate A B`.
+    """Evaluate models from files of their predictions, and compare each with the first: `acls evaluate A B`.
 
-    ``files`` are paths, or sources by the models' names. ``by`` may name "group", "predicted" (class) and "image". With
-    an ``engine``, the parts of a data set are counted by its processes.
+    ``files`` are paths, or a dictionary from model names to sources. ``by`` may contain "group", "predicted" (the
+    predicted class) and "image". With an ``engine``, its processes count the parts of a data set.
     """
     models = _named(files, columns, ignore_index)
     settings: dict[str, Any] = {"by_group": any(name != "image" for name in by), "by_image": "image" in by}
@@ -161,7 +163,7 @@ def measure_files(
     *,
     ignore_index: int = IGNORE_INDEX,
 ) -> ProtocolResults:
-    """Measure files of predictions as a paper's code does, or as all of them do: `acls evaluate --protocol NAME`."""
+    """Measure files of predictions by the protocol of one paper, or by all of them: `acls evaluate --protocol NAME`."""
     chosen = list(PROTOCOLS.values()) if protocol == "all" else [find_protocol(protocol)]
     settings: dict[str, Any] = {"ignore_index": ignore_index, "skip_unfit": len(chosen) > 1}
     models = _named(files, columns, ignore_index)
@@ -176,7 +178,7 @@ def _named(
 
 
 def short_names(paths: Sequence[str | Path]) -> list[str]:
-    """The names of files without their folders, or the paths where two have the same name."""
+    """Return the names of files without their folders, or the full paths if two files have the same name."""
     names = [Path(path).name or str(path) for path in paths]
     return names if len(set(names)) == len(set(map(str, paths))) else list(map(str, paths))
 
@@ -184,7 +186,7 @@ def short_names(paths: Sequence[str | Path]) -> list[str]:
 def compare_files(
     paths: Sequence[str | Path], columns: Columns | None = None, *, ignore_index: int = IGNORE_INDEX
 ) -> Comparison:
-    """Compare models by files of their predictions for the same samples: `acls compare --predictions`."""
+    """Compare models from files of their predictions for the same samples: `acls compare --predictions`."""
     if len(paths) < 2:
         raise InputError("--predictions: expected two files or more, got one: `acls evaluate` measures one")
     names = [Path(path).stem for path in paths]
@@ -217,7 +219,7 @@ def fit(
     show: bool = True,
     force: bool = False,
 ) -> TrainedRun:
-    """Train one network on data in Python and write its run, as `acls train` does; arguments as in `compare`."""
+    """Train one network on data in Python and write its run folder, as `acls train`; arguments are as in `compare`."""
     recipe, given = _prepared(model, (train, val, test), recipe, settings, classes, void)
     recipe = replace(recipe, loss=recipe.loss.with_spec(Spec.of(loss, "loss")))
     if out is not None:
@@ -257,13 +259,14 @@ def predictions(
     image: Any = None,
     sample_weight: Any = None,
 ) -> Predictions:
-    """Arrays of any library as `Predictions`: NumPy, torch, JAX, pandas, polars, lists.
+    """Convert arrays of any library to `Predictions`: NumPy, torch, JAX, pandas, polars or lists.
 
-    ``scores`` are ``(N, K)``, for two classes also ``(N,)``, of class 1, or maps ``(N, K, H, W)``; ``labels`` class
-    ids. ``kind`` is "logits", "probs" or "log_probs": without it scores are logits, and such as could be probabilities
-    raise. Stated confidences, as of language models, are ``confidence`` and ``correct`` instead. ``group`` names the
-    part of the data that a row belongs to, ``image`` the unit whose rows are not independent. ``sample_weight`` is one
-    number per row or map: a row of weight w counts as w equal rows.
+    ``scores`` has shape ``(N, K)``, or ``(N, K, H, W)`` for maps; for two classes it can be ``(N,)``, the scores of
+    class 1. ``labels`` are class ids. ``kind`` is "logits", "probs" or "log_probs". The default is logits; scores that
+    look like probabilities then raise an error. For stated confidences, for example of language models, pass
+    ``confidence`` and ``correct`` instead of scores and labels. ``group`` is the part of the data that each row belongs
+    to. ``image`` is the unit of each row: rows of the same unit are not independent. ``sample_weight`` is one number
+    per row or map: a row with weight w counts as w equal rows.
     """
     weight = _weight(sample_weight, confidence if scores is None else scores)
     if isinstance(scores, Predictions):
@@ -298,15 +301,15 @@ def _checked(*arrays: Any, ignore_index: int = IGNORE_INDEX, **own: Any) -> Pred
 def evaluate(
     scores: Any = None, labels: Any = None, kind: str | None = None, *, sample_weight: Any = None, **settings: Any
 ) -> Result:
-    """Measure calibration: every metric with its interval and noise floor, and whether it is more than chance.
+    """Measure calibration: every metric with its interval and noise floor, and a test against chance.
 
         result = acls.evaluate(probs, y, kind="probs")
         result["ece"], result.plot()
 
-    Arguments are those of `predictions`, then those of `acls.results.evaluate`: ``by_image``, ``compare``, ``bins``,
+    The arguments are those of `predictions` and those of `acls.results.evaluate`: ``by_image``, ``compare``, ``bins``,
     ``replicates``, ``ignore_index``. With ``group=`` the result has ``.groups``. ``sample_weight`` is one number per
-    row or map: what is weighted has intervals by the variance from row to row, and no noise floor. A path is read as
-    ``acls evaluate`` does.
+    row or map: intervals of weighted metrics come from the variance between rows, and there is no noise floor. A path
+    is read as by ``acls evaluate``.
     """
     if isinstance(scores, str | Path):
         if sample_weight is not None:
@@ -323,9 +326,9 @@ def calibrate(
 ) -> Calibrator:
     """Fit a calibrator to held-out scores, and return it: ``acls.apply(calibrator, scores, kind)`` uses it.
 
-    ``method`` is written as on the command line, ``"ETS"`` or ``"Histogram(bins=20)"``; the other arguments are those
-    of `predictions`, ``sample_weight`` too. Whether it helps, and which of several to take, is what
-    `acls.results.recommend` says of the same `predictions`.
+    ``method`` is written as on the command line, ``"ETS"`` or ``"Histogram(bins=20)"``. The other arguments, including
+    ``sample_weight``, are those of `predictions`. To find out whether a method helps, and which of several is best,
+    pass the same `predictions` to `acls.results.recommend`.
     """
     found = _checked(scores, labels, kind, **own)
     calibrator = make_calibrator(method, **({"stated": True} if found.stated else {}))
@@ -333,9 +336,9 @@ def calibrate(
 
 
 def apply(calibrator: Calibrator, scores: Any, kind: str | None = None) -> Any:
-    """Calibrated probabilities as a NumPy array: ``(N, K)``, or ``(N,)`` where the scores were one per row.
+    """Return calibrated probabilities as a NumPy array of shape ``(N, K)``, or ``(N,)`` if there is one score per row.
 
-    One score per row is that of class 1, or a stated confidence, which needs no ``kind``.
+    A single score per row is the score of class 1, or a stated confidence. A stated confidence needs no ``kind``.
     """
     found = as_tensor(scores)
     if calibrator.stated:
@@ -348,7 +351,7 @@ def apply(calibrator: Calibrator, scores: Any, kind: str | None = None) -> Any:
 
 @dataclass(frozen=True)
 class Applied:
-    """A file of calibrated predictions; ``kind`` is "log-probabilities", or "confidences" where such were stated."""
+    """A file of calibrated predictions; ``kind`` is "log-probabilities", or "confidences" for stated confidences."""
 
     file: str
     calibrator: str
@@ -367,12 +370,13 @@ def apply_file(
     ignore_index: int = IGNORE_INDEX,
     force: bool = False,
 ) -> Applied:
-    """Apply a calibrator, or a file of one, to a file of predictions, and write another: `acls apply`.
+    """Apply a calibrator, or a calibrator file, to a file of predictions, and write a new file: `acls apply`.
 
         acls.apply_file("calibrator.safetensors", "test.npz", "calibrated.npz")
 
-    Written are log-probabilities, or calibrated confidences where the source holds stated ones. Labels may be missing.
-    The source is read in slices, and ``.parquet`` and ``.csv`` are written so: they may be larger than memory.
+    The new file contains log-probabilities, or calibrated confidences if the source contains stated confidences. Labels
+    may be missing. The source is read in slices, and ``.parquet`` and ``.csv`` files are written in slices, so these
+    files may be larger than memory.
     """
     fitted = calibrator if isinstance(calibrator, Calibrator) else Calibrator.load(calibrator)
     check_pointwise(fitted)
@@ -409,8 +413,8 @@ def report_files(
 ) -> Report:
     """Write the page about runs, studies or files of predictions: `acls report`.
 
-    A file may be given with a title, as ``("mine", open_batches("preds.npz"))``. ``figures`` is a folder to write every
-    figure into, in that ``form``; ``table`` is the form of the tables: text, markdown, latex or csv.
+    A file may have a title, for example ``("mine", open_batches("preds.npz"))``. ``figures`` is the folder for the
+    figures, and ``form`` is their file format. ``table`` is the format of the tables: text, markdown, latex or csv.
     """
     paths = [getattr(one[1], "name", "") if isinstance(one, tuple) else one for one in sources]
     folder = paths[0] if len(paths) == 1 and Path(paths[0]).is_dir() else ""
@@ -448,11 +452,11 @@ def write_report(
     force: bool = False,
     **own: Any,
 ) -> Path:
-    """Write the page of `acls report` about arrays: verdict, tables and diagrams in one HTML file; returns its path.
+    """Write the page of `acls report` for arrays, with verdict, tables and diagrams in one HTML file; return its path.
 
-    ``scores`` may be a dictionary of several models' scores by their names, for the same labels. With ``max_error`` the
-    page says from which confidence on at most that share of predictions is wrong. A file that is no page of acls is
-    replaced only with ``force``.
+    ``scores`` may be a dictionary from model names to scores, for the same labels. With ``max_error`` the page gives
+    the confidence above which at most that share of the predictions is wrong. An existing file that is not a page of
+    acls is replaced only with ``force``.
     """
     if own.get("sample_weight") is not None:
         raise InputError("write_report takes no sample_weight, as pages are of rows of equal weight: use acls.evaluate")

@@ -1,4 +1,4 @@
-"""Modules that are dataclasses: their fields are their settings, and the only place where a default stands."""
+"""Modules that are dataclasses: their fields are their settings, and each default is written only there."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from acls.spec import check_field, field_types
 
 
 class FieldError(InputError, TypeError):
-    """A field that a class does not have, or one that is not given by name."""
+    """A class does not have the given field, or a field was not passed by name."""
 
 
 @dataclass_transform(eq_default=False, kw_only_default=True, field_specifiers=(dataclasses.field, option))
 class Configured(nn.Module):
-    """An `nn.Module` whose subclasses are keyword-only dataclasses: they print, copy and record themselves.
+    """An `nn.Module` whose subclasses are keyword-only dataclasses, which can print, copy and record their settings.
 
-    Give a field that holds a module or a tensor a ``default_factory``: a plain default is a class attribute, which
-    would hide the submodule or buffer of that name.
+    Use ``default_factory`` for a field that holds a module or a tensor. A plain default is a class attribute, which
+    would hide the submodule or buffer with the same name.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -42,21 +42,21 @@ class Configured(nn.Module):
         if args:
             raise FieldError(f"{cls.__name__} takes its fields by name: {cls.__name__}({next(iter(known), '')}=...)")
         module = super().__new__(cls)
-        # The generated __init__ assigns the fields, which nn.Module allows only once it is set up itself.
+        # The generated __init__ assigns the fields. nn.Module allows this only after its own __init__ has run.
         nn.Module.__init__(module)
         return module
 
     @classmethod
     def upgraded(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields that an earlier version recorded as this version names them."""
+        """Return the fields that an earlier version recorded, under the names that this version uses."""
         return fields
 
     def settings(self) -> dict[str, Any]:
-        """Return the name and all fields as plain values that JSON can hold: what `acls.spec.build` makes it from."""
+        """Return the name and all fields as values that JSON can hold; `acls.spec.build` makes an equal object."""
         return {"name": type(self).__name__} | {field.name: to_plain(_value(self, field)) for field in _fields(self)}
 
     def __repr__(self) -> str:
-        """Show the fields that differ from their defaults, as one would write them."""
+        """Return the call that makes this object, with the fields that differ from their defaults."""
         shown = [f"{f.name}={_show(_value(self, f))}" for f in _fields(self) if not _is_default(self, f)]
         return f"{type(self).__name__}({', '.join(shown)})"
 
@@ -66,7 +66,7 @@ def _fields(module: Configured) -> list[dataclasses.Field[Any]]:
 
 
 def _value(module: Configured, field: dataclasses.Field[Any]) -> Any:
-    """The field's value; a whole number as a float where the field is one, so that margin=6 and 6.0 read the same."""
+    """Return the value of a field; an int becomes a float in a float field, so that margin=6 and 6.0 print the same."""
     value = getattr(module, field.name)
     return float(value) if type(value) is int and field.type == "float" else value
 
@@ -85,7 +85,7 @@ def _show(value: Any) -> str:
 
 @contextmanager
 def evaluating(model: nn.Module, *, training: Callable[[nn.Module], bool] = lambda _: False) -> Iterator[None]:
-    """Put all parts of a model in eval mode but those that ``training`` chooses, and back in the end."""
+    """Put all modules of a model in eval mode, except those that ``training`` selects; restore the modes at the end."""
     modes = [(module, module.training) for module in model.modules()]
     for module, _ in modes:
         module.training = training(module)

@@ -1,6 +1,6 @@
 """Settings as nested dataclasses: dotted overrides, plain values for YAML and JSON, help for every field.
 
-Needs neither torch nor numpy, so that help and listings come at once.
+This module imports neither torch nor numpy, so that help and listings are printed without delay.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from acls.errors import InputError, suggest
 
 S = TypeVar("S")
 SEED = "[0, 9223372036854775807]"
-"""The range of a seed: what torch's generators take."""
+"""The range of a seed that torch's generators accept."""
 _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
 class SettingError(InputError):
-    """A setting has a value that it cannot have; the message starts with its dotted name, which is also its flag."""
+    """A setting has an invalid value; the message starts with its dotted name, which is also its flag."""
 
 
 def option(default: Any, help: str = "", *, choices: tuple[str, ...] = (), within: str = "") -> Any:
-    """A dataclass field with its help and the values that it may take: a few words, or an interval of numbers.
+    """Return a dataclass field with its help and its allowed values: a few words, or an interval of numbers.
 
-    An interval is written as in mathematics: ``[0, 1)`` holds 0 and not 1, ``[1, inf)`` starts at 1.
+    An interval is written as in mathematics: ``[0, 1)`` contains 0 but not 1, and ``[1, inf)`` starts at 1.
     """
     return dataclasses.field(default=default, metadata={"help": help, "choices": choices, "within": within})
 
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """One setting that is a plain value: its dotted name, type, help, and the values that it may take."""
+    """A setting with a plain value: its dotted name, type, help and allowed values."""
 
     name: str
     kind: Any
@@ -47,21 +47,21 @@ class Leaf:
     within: str = ""
 
     def show(self) -> str:
-        """What is expected, in the words of a user: 'a number in [0, 1)'."""
+        """Describe the expected value in words for users, for example 'a number in [0, 1)'."""
         if self.choices:
             return f"one of {', '.join(self.choices)}"
         words = show_kind(self.kind)
         return re.sub("numbers?", rf"\g<0> in {self.within}", words, count=1) if self.within else words
 
     def allows(self, value: Any) -> bool:
-        """Whether a value is one of the choices, and its numbers lie in the interval."""
+        """Return whether a value is one of the choices, and all its numbers lie in the interval."""
         numbers = value if isinstance(value, tuple | list) else () if value is None else (value,)
         chosen = not self.choices or value in self.choices
         return chosen and (not self.within or all(inside(one, self.within) for one in numbers))
 
 
 def leaves(kind: type, prefix: str = "") -> dict[str, Leaf]:
-    """Every plain setting of a nested dataclass by its dotted name, in the order of declaration.
+    """Return all plain settings of a nested dataclass by their dotted names, in the order of declaration.
 
     >>> @dataclasses.dataclass
     ... class Optim:
@@ -81,7 +81,7 @@ def leaves(kind: type, prefix: str = "") -> dict[str, Leaf]:
 
 
 def override(settings: S, values: Mapping[str, Any]) -> S:
-    """A copy with some fields replaced, by dotted name; text is read as the field's type."""
+    """Return a copy with some fields replaced, given by dotted name; text is converted to the type of the field."""
     known = leaves(type(settings))
     for name, value in values.items():
         if name not in known:
@@ -91,7 +91,7 @@ def override(settings: S, values: Mapping[str, Any]) -> S:
 
 
 def read(value: Any, leaf: Leaf) -> Any:
-    """The value of a setting: text from a command line, or what a YAML or JSON file held, as the setting's type."""
+    """Convert text from a command line, or a value from a YAML or JSON file, to the type of the setting."""
     try:
         result = convert(value, leaf.kind)
         if result is not None and not leaf.allows(result):
@@ -102,13 +102,13 @@ def read(value: Any, leaf: Leaf) -> Any:
 
 
 def check(settings: Any) -> None:
-    """Raise where a nested dataclass holds a value outside what its options declare."""
+    """Raise an error if a nested dataclass contains a value that its options do not allow."""
     for name, leaf in leaves(type(settings)).items():
         read(operator.attrgetter(name)(settings), leaf)
 
 
 def number(kind: type, within: str) -> Callable[[str], Any]:
-    """The type of a command-line option that takes a number in an interval, for ``add_argument(type=...)``."""
+    """Return a parser of numbers in an interval, for the ``type`` argument of ``add_argument``."""
     leaf = Leaf("", kind, "", within=within)
 
     def parse(text: str) -> Any:
@@ -121,7 +121,7 @@ def number(kind: type, within: str) -> Callable[[str], Any]:
 
 
 def check_range(owner: str, name: str, value: Any, metadata: Mapping[str, Any]) -> None:
-    """Raise where a field of the class ``owner`` has a value outside what its `option` declares."""
+    """Raise an error if a field of the class ``owner`` has a value that its `option` does not allow."""
     leaf = Leaf(name, float, **{"help": "", **metadata})
     if not leaf.allows(value):
         hint = suggest(str(value), leaf.choices) if leaf.choices else ""
@@ -130,7 +130,7 @@ def check_range(owner: str, name: str, value: Any, metadata: Mapping[str, Any]) 
 
 
 def inside(value: float, interval: str) -> bool:
-    """Whether a number lies in an interval such as ``[0, 1)``; NaN lies in none.
+    """Return whether a number lies in an interval such as ``[0, 1)``; NaN lies in no interval.
 
     >>> inside(0, "[0, 1)"), inside(1, "[0, 1)")
     (True, False)
@@ -141,13 +141,13 @@ def inside(value: float, interval: str) -> bool:
 
 
 def convert(value: Any, kind: Any) -> Any:
-    """Read text, or check a plain value, as a type: str, int, float, bool, ``T | None``, ``tuple[T, ...]``, dict.
+    """Convert text or a plain value to a type: str, int, float, bool, ``T | None``, ``tuple[T, ...]`` or dict.
 
-    Numbers are finite.
+    Numbers must be finite.
     """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
-        (own,) = set(arguments) - {type(None)}  # a setting is of one type, or none
+        (own,) = set(arguments) - {type(None)}  # a setting has one type, and may be None
         return None if value is None or str(value).lower() in ("none", "null") else convert(value, own)
     if origin is tuple:
         parts = [part.strip() for part in value.strip("()[] ").split(",")] if isinstance(value, str) else value
@@ -161,7 +161,7 @@ def convert(value: Any, kind: Any) -> Any:
         return _WORDS[str(value).lower()]
     if kind in (int, float):
         result = kind(value)
-        cut = not isinstance(value, str) and result != value  # as 1.5 would be for a whole number
+        cut = not isinstance(value, str) and result != value  # for example 1.5 for a whole number
         if cut or isinstance(value, bool) or not -math.inf < result < math.inf:
             raise ValueError
         return result
@@ -173,9 +173,9 @@ def convert(value: Any, kind: Any) -> Any:
 
 
 def to_plain(value: Any) -> Any:
-    """A value, however nested, as JSON and YAML hold it: settings and methods as dictionaries, arrays as lists.
+    """Convert a nested value to JSON and YAML types: settings and methods become dictionaries, arrays become lists.
 
-    NaN and infinities, which JSON does not have, are None.
+    NaN and infinities become None, because JSON does not have them.
     """
     if hasattr(value, "settings"):
         return value.settings()
@@ -191,7 +191,7 @@ def to_plain(value: Any) -> Any:
 
 
 def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by their dotted names.
+    """Flatten nested settings to a dictionary with dotted names.
 
     >>> flat({"optim": {"lr": 0.1}, "epochs": 3})
     {'optim.lr': 0.1, 'epochs': 3}
@@ -203,7 +203,7 @@ def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def from_plain(kind: type[S], values: Mapping[str, Any], prefix: str = "") -> S:
-    """Undo `to_plain`; fields that are absent keep their defaults, unknown ones are refused by name."""
+    """Invert `to_plain`; missing fields keep their defaults, and an unknown field raises an error that names it."""
     known = leaves(kind, prefix)
     hints = typing.get_type_hints(kind)
     fields: dict[str, Any] = {}
@@ -220,7 +220,7 @@ def from_plain(kind: type[S], values: Mapping[str, Any], prefix: str = "") -> S:
 
 
 def show_kind(kind: Any) -> str:
-    """A type in the words of a user: 'a whole number', 'numbers separated by commas', ..."""
+    """Describe a type in words for users: 'a whole number', 'numbers separated by commas', ..."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         words = [show_kind(argument) for argument in arguments if argument is not type(None)]

@@ -1,7 +1,7 @@
-"""The contract on shapes: logits ``(N, K, *D)``, target ``(N, *D)``; classes on axis 1, as in torch's cross_entropy.
+"""Shapes: logits are ``(N, K, *D)`` and targets are ``(N, *D)``, with classes on axis 1 as in torch's cross_entropy.
 
-Everything that takes logits and a target (losses, metrics, calibrators) comes through here, so that shapes are
-checked, dense maps flattened and ``ignore_index`` handled in one place.
+All losses, metrics and calibrators use this module. It checks shapes, flattens dense maps and handles
+``ignore_index`` in one place.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ class Positions:
     target: Tensor
     """``(M,)`` int64 classes, 0 where the position is ignored; or ``(M, K)`` soft labels."""
     valid: Tensor | None
-    """``(M,)`` bool, False where the position is ignored. None: all count."""
+    """``(M,)`` bool, False where the position is ignored. None: no position is ignored."""
     shape: torch.Size
     """``(N, *D)``, the shape of one value per position."""
     index: Tensor | None = None
-    """``(N,)``, the samples' numbers in the training set, for losses that keep a history of samples."""
+    """``(N,)``, the index of each sample in the training set, for losses that keep a history per sample."""
 
     def with_logits(self, logits: Tensor) -> Positions:
-        """The same positions with other logits; `dataclasses.replace` would break the graph of torch 2.6."""
+        """Return the same positions with other logits; `dataclasses.replace` would cause a graph break in torch 2.6."""
         return Positions(logits, self.target, self.valid, self.shape, self.index)
 
     @property
     def soft(self) -> bool:
-        """Whether the target is a distribution over classes."""
+        """Whether the target is a distribution over the classes."""
         return self.target.ndim == 2
 
     @property
@@ -49,18 +49,18 @@ class Positions:
         return self.logits.shape[1]
 
     def count(self) -> Tensor | int:
-        """The number of positions that count: a tensor where it is not known without a look at the data."""
+        """Return the number of positions that are not ignored: a tensor if it depends on the data, else an int."""
         return self.logits.shape[0] if self.valid is None else self.valid.sum()
 
     def sample_numbers(self) -> Tensor:
-        """The samples' numbers in the training set, which the caller has to have passed."""
+        """Return the indices of the samples in the training set; raise an error if the caller did not pass them."""
         if self.index is None or self.index.shape != self.shape[:1]:
             given = "nothing" if self.index is None else f"shape {tuple(self.index.shape)}"
             raise InputError(f"expected index= of shape ({self.shape[0]},), a number per sample, got {given}")
         return self.index
 
     def compact(self) -> Positions:
-        """Drop the ignored positions. Looks at the data: on a GPU this waits for it, so losses do without."""
+        """Drop the ignored positions. This reads the data and so synchronizes a GPU; losses do not use it."""
         if self.valid is None:
             return self
         logits, target = self.logits[self.valid], self.target[self.valid]
@@ -72,8 +72,8 @@ def flatten(
 ) -> Positions:
     """Check logits and target against each other and flatten them to positions.
 
-    Half precision is widened to float32. Labels are checked where a look at the data is free, that is on a CPU outside
-    of ``torch.compile``; there, too, ``valid`` is None when nothing is ignored. Binary scores ``(N,)`` or
+    Half precision is converted to float32. Labels are checked only where reading the data is cheap: on a CPU and
+    outside of ``torch.compile``. Only there, ``valid`` is None if no position is ignored. Binary scores ``(N,)`` or
     ``(N, 1, *D)`` become logits of two classes, 0 and the score (see `two_classes`).
     """
     looks = target.device.type == "cpu" and not torch.compiler.is_compiling()
@@ -96,7 +96,7 @@ def flatten(
             f"expected class ids as integers, got {target.dtype}: pass target.long(), "
             f"or soft labels of the logits' shape {tuple(logits.shape)}"
         )
-    labels = target if target.ndim == 1 else target.reshape(-1)  # a new view costs a compiled loss its shortcuts
+    labels = target if target.ndim == 1 else target.reshape(-1)  # a new view makes a compiled loss slower
     if labels.dtype != torch.int64:
         labels = labels.long()
     if looks and not some_ignored(labels, n_classes, ignore_index):
@@ -106,7 +106,7 @@ def flatten(
 
 
 def check_logits(logits: Tensor) -> None:
-    """Raise unless logits are floating point with a class axis: ``(N, K, *D)``."""
+    """Raise an error unless the logits are floating point and have a class axis: ``(N, K, *D)``."""
     if logits.ndim < 2:
         raise InputError(
             f"expected logits of shape (N, K) or (N, K, *D), got {tuple(logits.shape)}: "
@@ -124,24 +124,24 @@ def flatten_logits(logits: Tensor) -> Tensor:
 
 
 def unflatten_logits(rows: Tensor, shape: torch.Size) -> Tensor:
-    """Undo `flatten_logits`: rows ``(M, K)`` back to the ``(N, K, *D)`` of ``shape``."""
+    """Invert `flatten_logits`: reshape rows ``(M, K)`` to logits of shape ``(N, K, *D)``, given as ``shape``."""
     if len(shape) == 2:
         return rows
     return rows.reshape(shape[:1] + shape[2:] + rows.shape[1:]).movedim(-1, 1)
 
 
 def labelled_mean(values: Tensor, valid: Tensor | None) -> Tensor:
-    """Average one value per position over the positions that count; 0, with zero gradient, when none does."""
+    """Average one value per position over the positions that are not ignored; 0, with zero gradient, if all are."""
     if valid is None:
         return values.mean() if values.numel() else values.sum()
-    # The ignored are replaced, not multiplied by 0: an infinite value there must not become NaN.
+    # Replace ignored values instead of multiplying them by 0: an infinite value must not become NaN.
     return torch.where(valid, values, 0.0).sum() / valid.sum().clamp(min=1)
 
 
 def some_ignored(labels: Tensor, n_classes: int, ignore_index: int) -> bool:
-    """Return whether some labels may be ``ignore_index``, and raise for those that are neither that nor a class.
+    """Return whether some labels may be ``ignore_index``; raise an error if a label is neither that nor a class id.
 
-    Looks at the data.
+    This reads the data.
     """
     if labels.numel() == 0:
         return False
@@ -159,7 +159,7 @@ def some_ignored(labels: Tensor, n_classes: int, ignore_index: int) -> bool:
 
 
 def two_class_logits(logits: Tensor) -> Tensor:
-    """Turn binary scores ``(N,)`` or ``(N, 1, *D)`` into two-class logits [0, score]; others stay as they are."""
+    """Convert binary scores ``(N,)`` or ``(N, 1, *D)`` to two-class logits [0, score]; other logits are unchanged."""
     if not logits.is_floating_point() or not (logits.ndim == 1 or (logits.ndim > 1 and logits.shape[1] == 1)):
         return logits
     scores = logits.unsqueeze(1) if logits.ndim == 1 else logits
@@ -167,10 +167,10 @@ def two_class_logits(logits: Tensor) -> Tensor:
 
 
 def two_classes(logits: Tensor, target: Tensor, ignore_index: int = IGNORE_INDEX) -> tuple[Tensor, Tensor]:
-    """Turn binary scores ``(N,)`` or ``(N, 1, *D)`` and their labels into two-class logits [0, score] and a target.
+    """Convert binary scores ``(N,)`` or ``(N, 1, *D)`` and their labels to two-class logits [0, score] and a target.
 
-    Labels may have the shape of the scores or lack axis 1. Floating point labels are the probability of class 1; on a
-    CPU, where the data can be looked at, those that are all 0 or 1 (or ``ignore_index``) are class ids.
+    Labels have the shape of the scores, with or without axis 1. Floating point labels are probabilities of class 1. On
+    a CPU, where reading the data is cheap, labels that are all 0, 1 or ``ignore_index`` are class ids instead.
     """
     scores, logits = logits, two_class_logits(logits)
     if logits is scores:
@@ -188,7 +188,7 @@ def two_classes(logits: Tensor, target: Tensor, ignore_index: int = IGNORE_INDEX
 
 
 def _check_soft(target: Tensor) -> None:
-    """Raise unless soft labels are finite, not negative and sum to 1 per position, up to half precision's rounding."""
+    """Raise an error unless soft labels are finite, not negative and sum to 1, up to rounding in half precision."""
     if target.numel() == 0:
         return
     total = target.sum(1, dtype=torch.float64)

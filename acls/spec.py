@@ -1,8 +1,8 @@
-"""Losses, calibrators and methods as text, as a dictionary and as an object, each made from the others.
+"""Convert losses, calibrators and methods between text, dictionaries and objects.
 
-Text is what an object prints, ``ACLS(margin=6.0, base=Focal(gamma=1.0))``; a word needs no quotes, a method without
-fields no brackets. A dictionary is what `Configured.settings` returns: ``{"name": "ACLS", "margin": 6.0, ...}``.
-Reading needs no torch.
+The text is what an object prints, for example ``ACLS(margin=6.0, base=Focal(gamma=1.0))``. Words need no quotes, and a
+method without fields needs no parentheses. The dictionary is what `Configured.settings` returns:
+``{"name": "ACLS", "margin": 6.0, ...}``. Parsing text does not import torch.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from acls.errors import InputError, suggest
 
 T = TypeVar("T")
 _WORDS = {"true": True, "false": False, "none": None}
-"""As they are written in JSON and YAML, and by Python itself."""
+"""Constants, as JSON, YAML and Python write them."""
 _UNREADABLE = (SyntaxError, ValueError, TypeError, RecursionError, MemoryError)
-"""What Python's parser raises for text that is not Python."""
+"""The errors that Python's parser raises for text that is not Python."""
 
 
 @dataclass(frozen=True)
 class Spec:
-    """The name of a method with the fields that were given; a field that is a method itself is a `Spec`."""
+    """The name of a method and the fields that were given; a field that is itself a method is a `Spec`."""
 
     name: str
     fields: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, given: Any, what: str = "method") -> Spec:
-        """Read text that names one method, a dictionary with a name, or an object that has `settings`.
+        """Make a spec from the text of one method, a dictionary with a name, or an object that has `settings`.
 
         >>> Spec.of({"name": "MDCA", "base": {"name": "Focal", "gamma": 1.0}})
         Spec(name='MDCA', fields={'base': Spec(name='Focal', fields={'gamma': 1.0})})
@@ -56,28 +56,28 @@ class Spec:
         return cls(plain["name"], fields)
 
     def plain(self) -> dict[str, Any]:
-        """Name and fields as one dictionary, for JSON and YAML."""
+        """Return the name and the fields as one dictionary, for JSON and YAML."""
         fields = {name: value.plain() if isinstance(value, Spec) else value for name, value in self.fields.items()}
         return {"name": self.name, **fields}
 
     def names(self) -> set[str]:
-        """The names of the method and of every method inside it."""
+        """Return the names of this method and of all methods nested in it."""
         inner = [value.names() for value in self.fields.values() if isinstance(value, Spec)]
         return {self.name}.union(*inner, {value for value in self.fields.values() if isinstance(value, str)})
 
     def __str__(self) -> str:
-        """The text that is read as this spec again."""
+        """Return the text that is parsed to this spec."""
         fields = (f"{name}={value if isinstance(value, Spec) else repr(value)}" for name, value in self.fields.items())
         return f"{self.name}({', '.join(fields)})" if self.fields else self.name
 
 
 def written(method: object) -> str:
-    """An object as one would type it: ``CE``, ``ACLS(margin=6.0)``."""
+    """Return the text of an object as a user would type it: ``CE``, ``ACLS(margin=6.0)``."""
     return repr(method).removesuffix("()")
 
 
 def parse(text: str, what: str = "method", groups: Mapping[str, Sequence[str]] | None = None) -> list[Spec]:
-    """Read methods separated by commas; the name of a group stands for its members.
+    """Parse methods separated by commas; the name of a group is replaced by its members.
 
     >>> parse("CE, ACLS(form=released)")
     [Spec(name='CE', fields={}), Spec(name='ACLS', fields={'form': 'released'})]
@@ -94,19 +94,19 @@ def parse(text: str, what: str = "method", groups: Mapping[str, Sequence[str]] |
 
 
 def parse_value(text: str) -> Any:
-    """Read the value of a field: a number, a word, true, false or none, a list, or a method."""
+    """Parse the value of a field: a number, a word, true, false or none, a list, or a method."""
     try:
         return _value(ast.parse(text.strip(), mode="eval").body, text)
     except _UNREADABLE as error:
         if isinstance(error, InputError):
             raise
-        return text  # a path, or words: the field's type tells whether it takes them
+        return text  # a path, or words: the type of the field decides whether they are valid
 
 
 def build(given: Any, kinds: Mapping[str, type[T]], what: str, **fields: Any) -> T:
-    """Make the object that text, a dictionary or a `Spec` describes, and those inside it; an object stays as it is.
+    """Make the object, with its nested objects, from text, a dictionary or a `Spec`; return an object unchanged.
 
-    ``kinds`` are the classes by name, in upper or lower case; ``fields`` are added to those that are given.
+    ``kinds`` are the classes by name; names ignore case. ``fields`` are added to the given fields.
     """
     if not fields and isinstance(given, tuple(kinds.values())):
         return typing.cast("T", given)
@@ -116,7 +116,7 @@ def build(given: Any, kinds: Mapping[str, type[T]], what: str, **fields: Any) ->
         raise InputError(f"{spec}: {twice[0]} is given twice")
     kind = kinds[find(spec.name, kinds, what)]
     hints, values = field_types(kind), dict[str, Any]()
-    upgraded = getattr(kind, "upgraded", dict)  # fields that an earlier version recorded, as this one names them
+    upgraded = getattr(kind, "upgraded", dict)  # renames fields that an earlier version recorded
     for name, value in upgraded({**spec.fields, **fields}).items():
         if name not in hints:
             raise InputError(f"{kind.__name__} has no field {name!r}{suggest(name, hints)}")
@@ -130,7 +130,7 @@ def build(given: Any, kinds: Mapping[str, type[T]], what: str, **fields: Any) ->
 
 
 def find(name: str, known: Iterable[str], what: str) -> str:
-    """The name as it is known; upper and lower case are the same."""
+    """Return the known name that equals ``name``, ignoring case."""
     by_name = {one.lower(): one for one in known}
     if name.lower() not in by_name:
         raise InputError(f"there is no {what} {name!r}{suggest(name, by_name.values())}")
@@ -138,9 +138,9 @@ def find(name: str, known: Iterable[str], what: str) -> str:
 
 
 def fill(spec: Spec, kinds: Mapping[str, type[T]], what: str, values: Mapping[str, Any]) -> Spec:
-    """Add each value to every method, also inside, that has such a field and was not given it.
+    """Add each value to the method and its nested methods where they have that field and it was not given.
 
-    A switch of that name is another thing: CRL's ``margin`` is no distance of logits.
+    Boolean fields are skipped, because they have another meaning: CRL's ``margin`` is not a distance of logits.
     """
     hints = field_types(kinds[find(spec.name, kinds, what)])
     added = {name: value for name, value in values.items() if name in hints and hints[name] is not bool}
@@ -160,11 +160,11 @@ def _field_types(kind: Any) -> dict[str, Any]:
 
 
 field_types: Callable[[type], dict[str, Any]] = functools.cache(_field_types)
-"""The type of each field that a class is made with; `Any` where an annotation cannot be resolved."""
+"""Return the type of each init field of a class; `Any` where an annotation cannot be resolved."""
 
 
 def check_field(owner: str, name: str, value: object, kind: Any) -> None:
-    """Raise unless the value can be of the field's type, with finite numbers; `check_range` checks what is declared."""
+    """Raise an error unless the value matches the field's type and its numbers are finite; see also `check_range`."""
     options = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
     if value is None and type(None) in options:
         return
@@ -192,11 +192,11 @@ _EXPECTED: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "tuple": ("several values, such as (0.25, 0.5)", lambda value: isinstance(value, list | tuple)),
     "Tensor": ("a list of numbers", _is_numbers),
 }
-"""By the name of a type: what it is called, and whether a value can be one."""
+"""For each type name: a description of the type, and a function that returns whether a value matches it."""
 
 
 def _is_family(hint: Any, kinds: Mapping[str, type]) -> bool:
-    """Whether a field of that type holds one of the kinds."""
+    """Return whether a field of that type contains an object of one of the kinds."""
     return isinstance(hint, type) and hint is not object and any(issubclass(kind, hint) for kind in kinds.values())
 
 

@@ -1,4 +1,4 @@
-"""Files that are whole or absent: atomic writes, what an output may replace, locks on folders, and tensors in files."""
+"""Atomic writes, checks of output paths, locks on folders, and tensors in files with checksums."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ MARKS: dict[str, tuple[bytes, ...]] = {
     "page": (b'<meta name="generator" content="acls">', b'<a class="skip" href="#verdict">Skip to the verdict</a>'),
     "figure": (b"acls figure",),
 }
-"""What the files of each kind that acls writes hold near their start or end, and those of others do not."""
+"""Bytes near the start or end of each kind of file that acls writes; files of other programs do not contain them."""
 FOLDERS = {
     "run": ("recipe.yaml", ".lock"),
     "study": ("study.sqlite", "study.lock"),
     "search": ("tune.lock", "tune.sqlite"),
     "reproduction": ("reproduce.lock", "summary.md"),
 }
-"""Files by which a folder of each kind that acls writes is known."""
+"""Files that identify each kind of folder that acls writes."""
 _NEAR = 1 << 18
 CHECKSUMS = "checksums"
-"""The entry of a safetensors file's metadata that `save_tensors` adds: the CRC-32 of each tensor and of the rest."""
+"""The metadata entry that `save_tensors` adds: the CRC-32 of each tensor and of the other metadata."""
 
 
 FORMS = {
@@ -45,13 +45,13 @@ FORMS = {
     "figure": (".png", ".svg", ".pdf"),
     "predictions": (".npz", ".safetensors", ".parquet", ".csv", ".tsv"),
 }
-"""How the names of files may end, by their kind."""
+"""Allowed file name extensions for each kind of file."""
 
 
 def check_form(path: str | os.PathLike[str], kind: str) -> str:
-    """Return the ending of a file; raise where its kind has another, or where what writes it is not installed.
+    """Return the extension of a file; raise an error if it is not allowed, or if its writer is not installed.
 
-    A figure may have none, and is a PNG then.
+    A figure without an extension is a PNG.
     """
     suffix = (Path(path).suffix.lower() or ".png") if kind == "figure" else Path(path).suffix
     if suffix not in FORMS[kind]:
@@ -64,10 +64,11 @@ def check_form(path: str | os.PathLike[str], kind: str) -> str:
 def check_output(
     path: str | os.PathLike[str], kind: str, *, inputs: Iterable[str | os.PathLike[str]] = (), force: bool = False
 ) -> None:
-    """Raise, before any work, where a command must not or cannot write ``path``, a file or a folder.
+    """Raise an error if a command must not or cannot write ``path``, a file or a folder. Call this before any work.
 
-    An output is never one of the inputs, under whatever name or link. What acls wrote of the same kind, one of `MARKS`
-    or `FOLDERS`, is replaced or gone on with, as is an empty folder; anything else only by ``force``.
+    An output must not be one of the inputs, also not through a link or another name. Files and folders of the same kind
+    that acls wrote, recognized by `MARKS` and `FOLDERS`, may be replaced or continued. An empty folder may be used.
+    Anything else may be replaced only with ``force``.
     """
     if kind in FORMS:
         check_form(path, kind)
@@ -102,11 +103,12 @@ def _is_ours(path: Path, kind: str) -> bool:
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a temporary path beside ``path`` that becomes ``path`` when the block ends well, and vanishes when it fails.
+    """Yield a temporary path that is renamed to ``path`` if the block succeeds, and is removed if it fails.
 
-    A reader sees the old file or the whole new one, never a part, also after a power cut. The temporary name keeps the
-    suffix, which some writers look at. Missing folders are made; a symbolic link is followed, not replaced. The mode is
-    that of any new file, whatever mode the writer chose. What a process that was killed left of the same file goes.
+    A reader sees either the old file or the complete new file, never a part of it, even after a power failure. The
+    temporary file is in the same folder and has the same suffix, because some writers choose the format by the suffix.
+    Missing folders are created. A symbolic link is followed, not replaced. The file gets the mode of a normal new file,
+    even if the writer chose another mode. Temporary files of ``path`` that killed processes left behind are removed.
     """
     final = Path(os.path.realpath(path))
     if final.is_dir():
@@ -125,7 +127,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
         os.replace(temporary, final)
         _flush_to_disk(final.parent)
     except OSError as error:
-        if error.filename in (None, str(temporary)):  # writers often name none; the user knows the final one
+        if error.filename in (None, str(temporary)):  # many writers set no file name; the user knows the final path
             error.filename = str(path)
         raise
     finally:
@@ -134,7 +136,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _remove_leftovers(final: Path, host: str) -> None:
-    """Remove the temporary files of ``final`` whose process, on this machine, is no more."""
+    """Remove temporary files of ``final`` that ended processes on this machine left behind."""
     for left in glob.glob(f".{glob.escape(final.stem)}.{host}-*{glob.escape(final.suffix)}", root_dir=final.parent):
         process = left.removeprefix(f".{final.stem}.{host}-").partition("-")[0]
         try:
@@ -146,13 +148,13 @@ def _remove_leftovers(final: Path, host: str) -> None:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write text as UTF-8, whole or not at all."""
+    """Write text as UTF-8, atomically."""
     with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def save_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], meta: Mapping[str, str]) -> None:
-    """Write named tensors and text about them, with checksums, as one safetensors file, whole or not at all."""
+    """Write named tensors, metadata and checksums to one safetensors file, atomically."""
     safetensors, of_torch = (require(name, extra="io") for name in ("safetensors", "safetensors.torch"))
     with atomic_write(path) as temporary:
         plain = _unshared(tensors)
@@ -160,7 +162,7 @@ def save_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], me
         try:
             of_torch.save_file(plain, temporary, metadata={**meta, CHECKSUMS: json.dumps(sums)})
         except safetensors.SafetensorError as error:
-            # It reports the system's errors as errors of its own, with the number in the text.
+            # safetensors wraps errors of the operating system in its own error, with the number in the message.
             number = re.search(r"os error (\d+)", str(error))
             if number is None:
                 raise
@@ -168,7 +170,7 @@ def save_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], me
 
 
 def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read a safetensors file: the tensors, memory-mapped, and the text about them; checksums, if any, must agree."""
+    """Read the memory-mapped tensors and the metadata of a safetensors file; verify the checksums if it has any."""
     with open_tensors(path) as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         meta, sums = split_checksums(file.metadata(), path)
@@ -180,7 +182,7 @@ def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
 
 @contextmanager
 def open_tensors(path: str | os.PathLike[str]) -> Iterator[Any]:
-    """Open a safetensors file, which checks shapes, offsets and size, and give the errors of reading it in a line."""
+    """Open a safetensors file, which checks shapes, offsets and size; convert read errors to one-line input errors."""
     safetensors = require("safetensors", extra="io")
     if os.path.isdir(path):
         raise InputError(f"{path} is a folder, not a safetensors file")
@@ -196,7 +198,7 @@ def open_tensors(path: str | os.PathLike[str]) -> Iterator[Any]:
 def split_checksums(
     meta: Mapping[str, str] | None, path: str | os.PathLike[str]
 ) -> tuple[dict[str, str], dict[str, int]]:
-    """The metadata of a safetensors file without the checksums, which agree with it, and those of its tensors."""
+    """Split metadata of a safetensors file into text, verified by its checksum, and the checksums of the tensors."""
     rest = dict(meta or {})
     try:
         sums = json.loads(rest.pop(CHECKSUMS, "{}"))
@@ -208,16 +210,16 @@ def split_checksums(
 
 
 def checksum(tensor: Tensor, start: int = 0) -> int:
-    """The CRC-32 of a tensor's values; ``start`` is that of what comes before, so that slices add up to the whole."""
+    """Return the CRC-32 of a tensor's values; to continue over slices, pass the previous checksum as ``start``."""
     import torch
 
-    # One value of every second is contiguous too, whatever its stride.
+    # A tensor with one value counts as contiguous with any stride, so set the stride to 1.
     flat = tensor.detach().contiguous().as_strided((tensor.numel(),), (1,))
     return zlib.crc32(flat.view(torch.uint8).numpy().data, start)
 
 
 def damaged(path: str | os.PathLike[str], what: str) -> InputError:
-    """The error about a file whose values are not the ones that were written."""
+    """Return the error for a file whose values differ from those that were written."""
     return InputError(f"{path} is damaged: {what!r} does not match its checksum; restore the file, or write it again")
 
 
@@ -226,7 +228,7 @@ def _text_checksum(meta: Mapping[str, str]) -> int:
 
 
 def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors on the CPU, contiguous, no two in the same storage: the format has no notion of a view."""
+    """Return contiguous CPU tensors, each with its own storage: the file format does not support views."""
     own: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():
@@ -240,7 +242,7 @@ def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _flush_to_disk(path: Path) -> None:
-    # A folder is flushed too, so that the rename itself survives; not every system can open one (Windows cannot).
+    # Flush the folder too, so that the rename itself is permanent. Some systems, such as Windows, cannot open a folder.
     try:
         handle = os.open(path, os.O_RDONLY)
     except PermissionError:
@@ -254,11 +256,11 @@ def _flush_to_disk(path: Path) -> None:
 
 
 _held: dict[str, io.FileIO] = {}
-"""The locks of this process."""
+"""The locks that this process holds."""
 
 
 def _drop() -> None:
-    """Give the locks up in a forked process, as a reader of data: it would keep them when its parent is killed."""
+    """Release the locks in a forked process, such as a data worker: it would keep them after its parent is killed."""
     for file in _held.values():
         file.close()
     _held.clear()
@@ -269,16 +271,16 @@ if hasattr(os, "register_at_fork"):
 
 
 class Held(InputError):
-    """Another process holds the lock; the message says which, and the way out."""
+    """Another process holds the lock; the message says which process, and what to do."""
 
 
 @contextmanager
 def hold(path: str | os.PathLike[str], *, wait: bool = False) -> Iterator[None]:
-    """Hold the lock file ``path``, whose folder is made; where another process holds it, wait for it or raise `Held`.
+    """Hold a lock on the file ``path``; if another process holds it, wait for it or raise `Held`.
 
-    The lock is the operating system's, on the open file, so that of a process that was killed is free. The file stays:
-    its text only says who holds the lock. A process may hold one lock several times, so that code that locks a
-    run's folder can call code that locks it, too.
+    The folder of the file is created. The operating system locks the open file, so the lock is released when its
+    process is killed. The file is not removed; its text only says which process holds the lock. A process may take the
+    same lock several times, so that code that locks the folder of a run can call other code that locks it.
     """
     import fcntl
 

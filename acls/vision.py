@@ -1,9 +1,10 @@
-"""The one place that imports torchvision, and Pillow beside it.
+"""Import torchvision, timm and Pillow; no other module imports torchvision or Pillow.
 
-An index may hand out a torchvision built against another torch (its CUDA build beside a CPU-only torch, say). Then
-``import torchvision`` fails because operators of its compiled library are missing, and with it fail timm, torchmetrics,
-lightning and all else that imports torchvision. Transforms, models and datasets need none of those operators:
-declaring them, without a body, is enough. Call `torchvision()` before importing any package that imports it.
+A package index may provide a torchvision that was built for another torch, for example a CUDA build next to a CPU-only
+torch. Then ``import torchvision`` fails, because operators of its compiled library are missing. All packages that
+import torchvision, such as timm, torchmetrics and lightning, fail with it. Transforms, models and datasets do not use
+those operators, so it is enough to declare them without an implementation. Call `torchvision()` before you import any
+package that imports torchvision.
 """
 
 import importlib
@@ -13,14 +14,14 @@ from typing import Any
 
 from acls.errors import require
 
-_declared: list[Any] = []  # a Library takes its declarations with it when it is collected
+_declared: list[Any] = []  # keeps each Library alive: its declarations are removed when it is collected
 
 
 def torchvision() -> ModuleType:
-    """Import torchvision, whether or not its compiled library fits this torch.
+    """Import torchvision, even if its compiled library does not match this torch.
 
-    Where it does not, images cannot be read by ``torchvision.io`` and boxes not suppressed by ``ops.nms``; Pillow reads
-    the images here.
+    If it does not match, ``torchvision.io`` cannot read images and ``ops.nms`` cannot suppress boxes. acls reads images
+    with Pillow.
     """
     try:
         return require("torchvision", extra="vision")
@@ -31,7 +32,7 @@ def torchvision() -> ModuleType:
         import torch
 
         library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
-        for name in ("nms", "qnms"):  # which torchvision's Python files refer to when they are imported
+        for name in ("nms", "qnms"):  # the operators that torchvision's Python files use at import
             schema = f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
             library.define(schema)  # type: ignore[no-untyped-call]
         _declared.append(library)
@@ -41,7 +42,7 @@ def torchvision() -> ModuleType:
 
 
 class Guard:
-    """Pickle one before objects that may be torchvision's: a process that unpickles it imports torchvision safely."""
+    """Pickle it before objects that may be torchvision's: the process that unpickles it imports torchvision safely."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _guarded, ("torchvision" in sys.modules,)
