@@ -1,6 +1,6 @@
-"""Data sets as three parts with numbered samples: ``load(DataOptions(name="digits"))``.
+"""Data sets with three parts and numbered samples: ``load(DataOptions(name="digits"))``.
 
-Nothing heavier than the options is imported here: each data set's module is, when it is loaded.
+This module imports only the options. The module of a data set is imported when the data set is loaded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Known(NamedTuple):
     module: str
     about: str
     takes: tuple[str, ...]
-    """The options that mean something to it, beside those that mean something to all."""
+    """The options that this data set supports, in addition to those that all data sets support."""
 
 
 CATALOGUE = {
@@ -50,24 +50,24 @@ CATALOGUE = {
 
 @dataclass(frozen=True)
 class DataOptions:
-    """What to load, how to split it, and what happens to an image before the network sees it."""
+    """Options for a data set: its name, its split, and the preprocessing and augmentation of its images."""
 
     name: str = option("digits", "data set", choices=tuple(CATALOGUE))
     root: str | None = option(None, "folder, or zip file, that holds the data set")
     download: bool = option(False, "fetch the data set into root if it is not there")
-    val: float = option(0.1, "share of the training samples held out for validation", within="[0, 1)")
-    split: str = option("stratified", "draw held-out samples by class or from all", choices=("stratified", "shuffled"))
+    val: float = option(0.1, "fraction of the training samples held out for validation", within="[0, 1)")
+    split: str = option("stratified", "draw held-out samples per class or from all", choices=("stratified", "shuffled"))
     split_seed: int = option(1, "seed of the split; it does not change with the run's seed", within=SEED)
-    n_train: int | None = option(None, "training samples to use, by class in proportion; none: all", within="[1, inf)")
-    n_samples: int = option(2000, "how many samples the synthetic data sets draw", within="[20, inf)")
+    n_train: int | None = option(None, "training samples to use, in class proportion; none: all", within="[1, inf)")
+    n_samples: int = option(2000, "number of samples of the synthetic data sets", within="[20, inf)")
     train_list: str = option("train", "VOC's list of training images: train, or trainaug for the augmented 10,582")
-    halve: bool = option(False, "VOC, CIFAR: validate on one half of the official held-out images, test on the other")
-    void: int = option(255, "label of the pixels to leave out, in the masks of segmentation_folder", within="[0, 255]")
-    size: int | None = option(None, "side of the network's square images; none: the data set's", within="[1, inf)")
-    memory: bool = option(True, "keep decoded images in memory, augmented by the batch; false to read files as needed")
-    pad: int = option(0, "random crops after padding by this many pixels on each side", within="[0, inf)")
+    halve: bool = option(False, "VOC, CIFAR: validate on half of the official held-out images, test on the other half")
+    void: int = option(255, "label of ignored pixels in the masks of segmentation_folder", within="[0, 255]")
+    size: int | None = option(None, "side of the square input images; none: the data set's default", within="[1, inf)")
+    memory: bool = option(True, "keep decoded images in memory and augment per batch; false: read files on demand")
+    pad: int = option(0, "take random crops after padding each side by this many pixels", within="[0, inf)")
     flip: bool = option(False, "flip half of the images horizontally")
-    jitter: float = option(0.0, "random change of the colours, up to this share; 0 for none", within="[0, 1]")
+    jitter: float = option(0.0, "strength of the random colour change, as a fraction; 0: none", within="[0, 1]")
     colour: str = option(
         "factors",
         "what jitter changes: brightness, contrast and saturation of every image by factors (timm's way), or "
@@ -75,20 +75,20 @@ class DataOptions:
         choices=("factors", "hsv"),
     )
     erase: float = option(0.0, "probability that a random box of the image is replaced by noise", within="[0, 1]")
-    scale: float = option(1.0, "smallest share of the area of a random resized crop; 1 for no crop", within="(0, 1]")
+    scale: float = option(1.0, "smallest area of a random resized crop, as a fraction; 1: no crop", within="(0, 1]")
     normalise: str = option(
         "none",
         "whose mean and deviation normalise the pixels; weights of EfficientNet-Lite expect lite, (x - 127) / 128",
         choices=("none", "cifar10", "cifar100", "imagenet", "lite"),
     )
     mix: str = option("none", "mix the images of a batch, and their labels", choices=("none", "cutmix", "mixup"))
-    mix_alpha: float = option(1.0, "both parameters of the Beta distribution of the mixed share", within="(0, inf)")
-    mix_prob: float = option(0.5, "share of the batches that are mixed", within="[0, 1]")
+    mix_alpha: float = option(1.0, "both parameters of the Beta distribution of the mixing ratio", within="(0, inf)")
+    mix_prob: float = option(0.5, "fraction of the batches that are mixed", within="[0, 1]")
     workers: int = option(0, "processes that read files; images in memory need none", within="[0, inf)")
 
 
 def load(options: DataOptions, *, seed: int = 1) -> Data:
-    """Load a data set and split it; ``seed`` drives the augmentations."""
+    """Load a data set and split it; ``seed`` is the seed of the augmentation."""
     if options.name not in CATALOGUE:
         raise InputError(f"there is no data set {options.name!r}{suggest(options.name, CATALOGUE)}")
     known = CATALOGUE[options.name]

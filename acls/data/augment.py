@@ -1,6 +1,6 @@
-"""Augmentation of batches of equally large images, on tensors, wherever the images come from.
+"""Augmentation of batches of images of equal size, on tensors, for every source of images.
 
-What happens to a sample depends on the seed, the epoch and its index only: there is no generator.
+The augmentation of a sample depends only on the seed, the epoch and its index. There is no generator.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ STATISTICS = {
     "lite": ((127 / 255,) * 3, (128 / 255,) * 3),
 }
 HUE, SATURATION, VALUE = 20 / 180, 30 / 255, 20 / 255
-"""The largest shifts of the colour rule ``hsv``, as shares of each channel's range."""
+"""The largest shifts of the colour rule ``hsv``, as fractions of the range of each channel."""
 _FLIP, _COLOUR, _ERASE, _CROP, _DRAWS = slice(0, 3), slice(3, 10), slice(10, 15), slice(15, 19), 19
 
 
 @dataclass(frozen=True)
 class Normalise:
-    """Bytes to 0..1, then each channel to mean 0 and deviation 1 by a data set's statistics."""
+    """Scale uint8 to 0..1, then normalise each channel to mean 0 and deviation 1 with the data set's statistics."""
 
     name: str = "none"
 
     def scaled(self, x: Tensor) -> Tensor:
-        """Bytes as floats in 0..1; floats as they are."""
+        """Convert uint8 to floats in 0..1; return floats unchanged."""
         return x.float().div_(255) if x.dtype == torch.uint8 else x
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ class Normalise:
         return x if self.name == "none" else (x - mean) / deviation
 
     def undo(self, x: Tensor) -> Tensor:
-        """The images in 0..1 that were normalised."""
+        """Return the images in 0..1 from before the normalisation."""
         mean, deviation = self._statistics()
         return x if self.name == "none" else x * deviation + mean
 
@@ -56,7 +56,7 @@ class Normalise:
 
 @dataclass(frozen=True)
 class Augment:
-    """What a batch goes through on its way to the network: random crop, flip, colour and erasing; normalisation."""
+    """Augmentation of a batch (random crop, flip, colour change and erasing) followed by normalisation."""
 
     pad: int = 0
     flip: bool = False
@@ -65,16 +65,16 @@ class Augment:
     erase: float = 0.0
     normalise: Normalise = field(default_factory=Normalise)
     void: int = IGNORE_INDEX
-    """The label of the pixels that a crop adds to a label map."""
+    """The label of the pixels that padding adds to a label map."""
 
     @staticmethod
     def of(options: DataOptions, void: int = IGNORE_INDEX) -> Augment:
-        """What the settings of a data set say."""
+        """Return the augmentation that the options describe."""
         named = {name: getattr(options, name) for name in ("pad", "flip", "jitter", "colour", "erase")}
         return Augment(**named, normalise=Normalise(options.normalise), void=void)
 
     def geometry(self, x: Tensor, y: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-        """Crop and flip images and, alike, their label maps, in their own dtype; ``u`` is ``(N, 3)``."""
+        """Crop and flip images and their label maps in the same way, in their own dtype; ``u`` is ``(N, 3)``."""
         if self.pad:
             top, left = ((u[:, :2] * (2 * self.pad + 1)).long()).unbind(1)
             x = crop(x, top, left, self.pad, 0)
@@ -89,8 +89,8 @@ class Augment:
         """Change the colours of images in 0..1; ``u`` is ``(N, 7)``.
 
         ``factors`` multiplies brightness, contrast and saturation of every image by factors in 1 - jitter..1 + jitter.
-        ``hsv`` adds up to jitter to the brightness of half of the images and multiplies their contrast by such a
-        factor, and shifts hue, saturation and value of another half, as the segmentation protocol does.
+        ``hsv`` adds at most jitter to the brightness of half of the images and multiplies their contrast by such a
+        factor. It shifts hue, saturation and value of another half, as in the segmentation protocol.
         """
         if not self.jitter:
             return x
@@ -127,7 +127,7 @@ class Augment:
         return erased
 
     def __call__(self, x: Tensor, y: Tensor, key: tuple[int, int] | None, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Normalise a batch, augmented first where it has a key, (seed, epoch)."""
+        """Normalise a batch; if there is a key (seed, epoch), augment it first."""
         normalise = self.normalise
         if key is None:
             return normalise(normalise.scaled(x)), y.long()
@@ -139,19 +139,19 @@ class Augment:
 
 
 def crop_draws(seed: int, epoch: int, index: Tensor) -> Tensor:
-    """The four numbers of each sample that place a random crop of a larger image."""
+    """Return four random numbers per sample, which set the position of a random crop from a larger image."""
     return uniform(seed, epoch, index, _DRAWS)[:, _CROP]
 
 
 def crop(x: Tensor, top: Tensor, left: Tensor, pad: int, fill: int) -> Tensor:
-    """Cut from each padded image the window of its own size whose corner is at (top, left)."""
+    """Pad each image and crop the window of the original size whose corner is at (top, left)."""
     height, width = x.shape[-2:]
     padded = F.pad(x, (pad, pad, pad, pad), value=fill)
     return padded.unfold(2, height, 1).unfold(3, width, 1)[torch.arange(len(x)), :, top, left]
 
 
 def shift_hsv(x: Tensor, shift: Tensor) -> Tensor:
-    """Add to hue (turning round), saturation and value of RGB images in 0..1; ``shift`` is ``(N, 3, 1, 1)``."""
+    """Shift hue (cyclic), saturation and value of RGB images in 0..1; ``shift`` is ``(N, 3, 1, 1)``."""
     value, chroma = x.amax(1), x.amax(1) - x.amin(1)
     red, green, blue = x.unbind(1)
     span = chroma.clamp(min=1e-12)
@@ -173,11 +173,11 @@ def _grey(x: Tensor) -> Tensor:
 
 
 def mix(x: Tensor, y: Tensor, options: DataOptions, n_classes: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Mix the images of a batch as the options say, with labels ``(N, K)`` that hold each class's share of the image.
+    """Mix the images of a batch; the labels become ``(N, K)`` and hold the fraction of each class in the image.
 
     CutMix: Yun et al., ICCV 2019. Mixup: Zhang et al., ICLR 2018.
 
-    The batch stays as it is, with its class ids, in the share ``1 - mix_prob`` of the cases.
+    With probability ``1 - mix_prob`` the batch and its class ids are returned unchanged.
     """
     if options.mix == "none" or torch.rand((), generator=random) >= options.mix_prob:
         return x, y
@@ -194,9 +194,9 @@ def mix(x: Tensor, y: Tensor, options: DataOptions, n_classes: int, random: torc
 
 
 def cutmix(x: Tensor, partner: Tensor, kept: float, random: torch.Generator) -> tuple[Tensor, float]:
-    """Paste a box of each image's partner; also return the share of the image that is really kept.
+    """Paste a box from the partner of each image; also return the fraction of the image that was really kept.
 
-    The box has the share ``1 - kept`` of the area and its centre anywhere, so that part of it may fall outside.
+    The box has ``1 - kept`` of the area. Its centre can be anywhere, so part of the box may be outside the image.
     """
     height, width = x.shape[-2:]
     side = math.sqrt(1 - kept)
@@ -211,6 +211,6 @@ def cutmix(x: Tensor, partner: Tensor, kept: float, random: torch.Generator) -> 
 
 
 def _beta(alpha: float, random: torch.Generator) -> float:
-    # torch's own Beta distribution takes no generator.
+    # The Beta distribution of torch does not accept a generator.
     first, second = torch._standard_gamma(torch.full((2,), alpha, dtype=torch.float64), generator=random).tolist()
     return first / (first + second) if first + second else 0.5

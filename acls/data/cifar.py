@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky, 2009), from any of the forms they come in."""
+"""CIFAR-10 and CIFAR-100 (Krizhevsky, 2009), read from any of their file formats."""
 
 import io
 from dataclasses import replace
@@ -26,17 +26,17 @@ _FOLDERS = {
     "cifar100": {"binary": "cifar-100-binary", "python": "cifar-100-python"},
 }
 _BINARY = {
-    # files of each part, the names of the classes, and how many label bytes stand before an image, the last one ours
+    # files of each part, names of the classes, and number of label bytes before an image; the last of them is used
     "cifar10": (([f"data_batch_{i}.bin" for i in range(1, 6)], ["test_batch.bin"]), "batches.meta.txt", 1),
     "cifar100": ((["train.bin"], ["test.bin"]), "fine_label_names.txt", 2),
 }
 
 
 def load(options: DataOptions, seed: int) -> Data:
-    """The official 50,000 and 10,000 images; validation is held out of the former.
+    """Load the official 50,000 training and 10,000 test images; validation is held out from the training images.
 
-    With ``halve`` the images of even place among the 10,000 validate and the others test, for weights that have seen
-    all 50,000; what is held out of those is then left out.
+    With ``halve``, the test images at even positions are used for validation and the others for the test. This is meant
+    for weights that were trained on all 50,000 images. The held-out training images are then not used.
     """
     layout = LAYOUT.format(name=options.name, **_FOLDERS[options.name])
     root = Path(needs_root(options.root, options.name, layout))
@@ -67,7 +67,7 @@ def _read(name: str, root: Path, download: bool, layout: str) -> tuple[_Images, 
 
 
 def _sheets(train: Path, test: Path) -> tuple[_Images, _Images, tuple[str, ...]]:
-    """Lossless sheets of 25 x 40 images, numbered by row, with ``labels.npz``."""
+    """Read lossless sheets of 25 x 40 images, numbered row by row, and ``labels.npz``."""
     parts = []
     for part, path in (("train", train), ("test", test)):
         files = Files(path, layout=f"{part}_00.webp and so on, and labels.npz, beside the other part's zip")
@@ -92,7 +92,7 @@ def _binary(name: str, folder: Path) -> tuple[_Images, _Images, tuple[str, ...]]
 
 
 def _torchvision(name: str, root: Path, download: bool) -> tuple[_Images, _Images, tuple[str, ...]]:
-    # torchvision compares the files' md5 sums with the published ones before it opens them.
+    # torchvision compares the MD5 checksums of the files with the published ones before it opens them.
     kind = getattr(submodule("datasets"), name.upper())
     try:
         train, test = (kind(str(root), train=part, download=download) for part in (True, False))

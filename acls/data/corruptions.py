@@ -1,9 +1,9 @@
-"""Corruptions of images in five severities: what a camera, a network or the weather does to the user's own data.
+"""Image corruptions in five severities, similar to the effects of a camera, a network or the weather.
 
-Each takes a batch of images ``(N, C, H, W)`` in 0..1 and returns such a batch; labels stay as they are, so they fit
-segmentation as well. What happens to an image depends on the seed and its number alone, not on its batch. They follow
-the idea of Hendrycks and Dietterich (ICLR 2019), but the strengths are our own, and lengths grow with the image:
-numbers are not to be compared with those of ImageNet-C.
+Each corruption takes a batch of images ``(N, C, H, W)`` in 0..1 and returns such a batch. Labels do not change, so
+corruptions also work for segmentation. The result for an image depends only on the seed and its number, not on its
+batch. The corruptions follow the idea of Hendrycks and Dietterich (ICLR 2019), but the strengths are our own, and
+lengths grow with the image size. Do not compare the numbers with those of ImageNet-C.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from acls.vision import pillow
 
 SEVERITIES = (1, 2, 3, 4, 5)
 REFERENCE_SIDE = 32
-"""Lengths in pixels are those of images with this shorter side, and grow with its square root."""
+"""Lengths in pixels are defined for images with this shorter side, and grow with the square root of the side."""
 
 Corrupt = Callable[[Tensor, Tensor], Tensor]
-"""Images and their numbers in the data set to corrupted images."""
+"""A function of images and their numbers in the data set that returns the corrupted images."""
 
 
 @dataclass(frozen=True)
@@ -55,27 +55,27 @@ class Corruption:
 
 
 def noise(x: Tensor, level: int, seed: int, index: Tensor) -> Tensor:
-    """Gaussian noise, as of a sensor in the dark."""
+    """Add Gaussian noise, as from a sensor in the dark."""
     drawn = [torch.randn(x.shape[1:], generator=generator(seed, 0, i)) for i in index.tolist()]
     return x + (0.04, 0.08, 0.12, 0.18, 0.26)[level] * torch.stack(drawn).to(x)
 
 
 def shot(x: Tensor, level: int, seed: int, index: Tensor) -> Tensor:
-    """Shot noise: the fewer photons, the more."""
+    """Add shot noise, which is stronger with fewer photons."""
     photons = (60, 25, 12, 5, 3)[level]
     samples = zip(x, index.tolist(), strict=True)
     return torch.stack([torch.poisson(one * photons, generator=generator(seed, 1, i)) for one, i in samples]) / photons
 
 
 def impulse(x: Tensor, level: int, seed: int, index: Tensor) -> Tensor:
-    """Black and white pixels, as of bit errors."""
+    """Set random pixels to black or white, as bit errors do."""
     chance = (0.01, 0.03, 0.06, 0.1, 0.17)[level]
     u = torch.stack([torch.rand(1, *x.shape[2:], generator=generator(seed, 2, i)) for i in index.tolist()])
     return torch.where(u < chance / 2, 0.0, torch.where(u < chance, 1.0, x))
 
 
 def blur(x: Tensor, level: int) -> Tensor:
-    """Gaussian blur, as out of focus."""
+    """Apply Gaussian blur, as in an image that is out of focus."""
     sigma = (0.6, 0.9, 1.2, 1.7, 2.4)[level] * _scale(x)
     reach = max(1, round(3 * sigma))
     taps = torch.exp(-(torch.arange(-reach, reach + 1, dtype=x.dtype) ** 2) / (2 * sigma**2))
@@ -83,7 +83,7 @@ def blur(x: Tensor, level: int) -> Tensor:
 
 
 def motion(x: Tensor, level: int, seed: int, index: Tensor) -> Tensor:
-    """Motion blur, sideways in half of the images and upwards in the others."""
+    """Apply motion blur, horizontal in half of the images and vertical in the others."""
     half = (1.5, 2.5, 3.5, 5.0, 7.0)[level] * _scale(x)
     reach = max(1, math.ceil(half))
     taps = (half + 0.5 - torch.arange(-reach, reach + 1, dtype=x.dtype).abs()).clamp(0, 1)
@@ -92,35 +92,35 @@ def motion(x: Tensor, level: int, seed: int, index: Tensor) -> Tensor:
 
 
 def bright(x: Tensor, level: int) -> Tensor:
-    """Too much light."""
+    """Make the images too bright."""
     return x + (0.1, 0.2, 0.3, 0.4, 0.5)[level]
 
 
 def dark(x: Tensor, level: int) -> Tensor:
-    """Too little light."""
+    """Make the images too dark."""
     return x * (0.8, 0.6, 0.45, 0.3, 0.2)[level]
 
 
 def contrast(x: Tensor, level: int) -> Tensor:
-    """Less contrast, as in fog."""
+    """Reduce the contrast, as fog does."""
     mean = x.mean((1, 2, 3), keepdim=True)
     return (x - mean) * (0.75, 0.5, 0.4, 0.3, 0.15)[level] + mean
 
 
 def saturation(x: Tensor, level: int) -> Tensor:
-    """Paler colours; nothing happens to gray images."""
+    """Reduce the saturation of the colours; gray images do not change."""
     gray = x.mean(1, keepdim=True)
     return (x - gray) * (0.7, 0.5, 0.3, 0.15, 0.0)[level] + gray
 
 
 def pixelate(x: Tensor, level: int) -> Tensor:
-    """Larger pixels, as of a smaller camera."""
+    """Make the pixels larger, as in a camera with a lower resolution."""
     height, width = (max(1, round(side * (0.75, 0.6, 0.45, 0.35, 0.25)[level])) for side in x.shape[-2:])
     return F.interpolate(F.interpolate(x, (height, width), mode="area"), x.shape[-2:], mode="nearest")
 
 
 def jpeg(x: Tensor, level: int) -> Tensor:
-    """Strong compression."""
+    """Apply strong JPEG compression."""
     Image = pillow()
     packed = []
     for image in (x * 255).round().to(torch.uint8).cpu():
@@ -138,7 +138,7 @@ CORRUPTIONS: dict[str, Callable[..., Tensor]] = {
 }
 """Every corruption by its name."""
 RANDOM = ("noise", "shot", "impulse", "motion")
-"""Those that draw random numbers, by the seed and the number of each image."""
+"""Corruptions that use random numbers, which depend on the seed and the number of each image."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def _scale(x: Tensor) -> float:
 
 
 def _along(x: Tensor, taps: Tensor, axis: int) -> Tensor:
-    """Convolve the rows or columns, with the border repeated outwards."""
+    """Convolve the rows or columns; the border pixels are repeated as padding."""
     reach = len(taps) // 2
     padding = (reach, reach, 0, 0) if axis == -1 else (0, 0, reach, reach)
     kernel = taps.to(x).unsqueeze(-3 - axis).expand(x.shape[1], 1, -1, -1)

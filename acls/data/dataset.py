@@ -1,6 +1,6 @@
-"""Where samples are kept, and the parts that training, validation and test take of them.
+"""Sources of samples, and the training, validation and test parts that are drawn from them.
 
-An item is ``(x, y, index)``: the input, its class id or label map, and its number inside the part.
+An item is ``(x, y, index)``: the input, its class id or label map, and its position inside the part.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ SampleBatch = tuple[Tensor, Tensor, Tensor]
 
 
 class Draw(NamedTuple):
-    """The samples of one batch, by their numbers in the part, and the epoch that their augmentation belongs to."""
+    """The positions in the part of the samples of one batch, and the epoch, which determines their augmentation."""
 
     samples: Tensor
     epoch: int
     weight: float = 1.0
-    """This process's share of a batch that several share, over the mean share: 1 where all have as many samples."""
+    """Samples of this process divided by the mean over all processes: 1 if every process has the same number."""
 
 
 class Source(Protocol):
-    """Samples that can be had by number."""
+    """Samples that can be read by number."""
 
     def __len__(self) -> int: ...
 
     def take(self, numbers: Tensor, key: tuple[int, int] | None, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs and targets; augmented by the key (seed, epoch) and each sample's index, plain where it is None."""
+        """Return inputs and targets; the key (seed, epoch) and each index set the augmentation, None turns it off."""
         ...
 
 
 @dataclass(frozen=True)
 class InMemory:
-    """Decoded samples as two tensors; a batch is taken and augmented at once."""
+    """Decoded samples in two tensors; a whole batch is selected and augmented in one operation."""
 
     x: Tensor
-    """``(N, ...)``: bytes for images in 0..255, else float32 as the network gets it."""
+    """``(N, ...)``: uint8 for images with values in 0..255, otherwise float32 exactly as the network receives it."""
     y: Tensor
     """``(N,)`` class ids, or ``(N, H, W)`` label maps."""
     augment: Augment = field(default_factory=Augment)
     truth: Tensor | None = None
-    """``(N, K, *D)``: the probabilities that the labels were drawn from, where they are known."""
+    """``(N, K, *D)``: the probabilities from which the labels were drawn, if they are known."""
 
     def __len__(self) -> int:
         return len(self.x)
@@ -65,13 +65,13 @@ class InMemory:
 
 @dataclass(frozen=True)
 class OnDisk:
-    """Samples that are read and decoded when they are asked for, then augmented as those in memory are."""
+    """Samples that are read and decoded on demand, then augmented in the same way as samples in memory."""
 
     count: int
     read: Callable[[int], tuple[Any, Any]]
-    """The sample as it is: a Pillow image, and its class id or label map."""
+    """Returns the unchanged sample: a Pillow image, and its class id or label map."""
     cut: Callable[[Any, Any, Tensor | None], tuple[Tensor, Tensor]]
-    """Cuts it to the size of the network's input, at random where four numbers in [0, 1) come with it."""
+    """Crops the sample to the input size of the network; the crop is random if four numbers in [0, 1) are passed."""
     augment: Augment = field(default_factory=Augment)
 
     def __len__(self) -> int:
@@ -85,10 +85,10 @@ class OnDisk:
 
 
 class Part(Dataset[SampleBatch]):
-    """Some samples of a source, numbered from 0: a training, validation or test part."""
+    """A training, validation or test part: some samples of a source, numbered from 0."""
 
     def __init__(self, source: Source, chosen: Tensor | None = None, *, seed: int | None = None) -> None:
-        """Take the samples with the numbers ``chosen``, all by default; with a seed they are augmented."""
+        """Select the samples with the numbers ``chosen`` (default: all); if a seed is given, they are augmented."""
         self.source, self.seed = source, seed
         self.chosen = torch.arange(len(source)) if chosen is None else chosen
 
@@ -100,7 +100,7 @@ class Part(Dataset[SampleBatch]):
         return x[0], y[0], index[0]
 
     def __getitems__(self, draw: Draw) -> SampleBatch:
-        """A batch at once; torch's DataLoader calls this with what its batch sampler gives."""
+        """Return a whole batch; the DataLoader of torch calls this method with each item of its batch sampler."""
         key = None if self.seed is None else (self.seed, draw.epoch)
         x, y = self.source.take(self.chosen[draw.samples], key, draw.samples)
         return x, y, draw.samples
@@ -109,27 +109,27 @@ class Part(Dataset[SampleBatch]):
         return {"guard": Guard()} | vars(self)  # the guard is unpickled first
 
     def plain(self) -> Part:
-        """The same samples without augmentation."""
+        """Return a part with the same samples, without augmentation."""
         return Part(self.source, self.chosen)
 
     @property
     def truth(self) -> Tensor | None:
-        """The probabilities that the labels were drawn from, where they are known."""
+        """The probabilities from which the labels were drawn, or None if they are not known."""
         known: Tensor | None = getattr(self.source, "truth", None)
         return None if known is None else known[self.chosen]
 
 
 @dataclass(frozen=True)
 class Data:
-    """A data set in three parts."""
+    """A data set with a training, a validation and a test part."""
 
     train: Part
     val: Part
     test: Part
     names: tuple[str, ...]
-    """The classes' names, in the order of their ids."""
+    """The names of the classes, in the order of their ids."""
     void: int = IGNORE_INDEX
-    """The label of positions that count for nothing."""
+    """The label of positions that are ignored."""
     segmentation: bool = False
 
     @property
@@ -137,7 +137,7 @@ class Data:
         return len(self.names)
 
     def fingerprint(self) -> dict[str, str]:
-        """Per part, a hash of its first, middle and last sample, and of all labels where they are in memory."""
+        """Return a hash per part of its first, middle and last sample, and of all labels if they are in memory."""
         found = {}
         for name, part in self.parts().items():
             digest = hashlib.sha256(str(len(part)).encode())
@@ -154,23 +154,23 @@ class Data:
         return {"train": self.train, "val": self.val, "test": self.test}
 
     def splits(self) -> dict[str, Tensor]:
-        """Each part's samples by their numbers in the data set."""
+        """Return, for each part, the numbers of its samples in the data set."""
         return {name: part.chosen for name, part in self.parts().items()}
 
 
 def batches(part: Part, draws: Sequence[Draw], *, workers: int = 0, pin: bool = False) -> Iterator[SampleBatch]:
-    """The batches of the draws, in their order, read by ``workers`` processes beside this one (0: by this one)."""
+    """Yield one batch per draw, in order, read by ``workers`` additional processes (0: by this process)."""
     if workers == 0:
         yield from map(part.__getitems__, draws)
         return
-    sampler: Any = draws  # typed for lists of numbers, but handed as it is to __getitems__
-    # As torch itself does on Linux, also where this process was spawned: a spawned worker imports torch anew.
+    sampler: Any = draws  # typed for lists of numbers, but passed unchanged to __getitems__
+    # Fork is torch's default on Linux. Use it in a spawned process too: a spawned worker imports torch again.
     how = "fork" if sys.platform == "linux" else None
     loader = DataLoader(
         part,
         batch_sampler=sampler,
         num_workers=workers,
-        collate_fn=tuple,  # a batch is one already
+        collate_fn=tuple,  # the items are batches already
         pin_memory=pin,
         multiprocessing_context=how,
         worker_init_fn=partial(_end_if_orphaned, os.getpid()),
@@ -178,17 +178,17 @@ def batches(part: Part, draws: Sequence[Draw], *, workers: int = 0, pin: bool = 
     try:
         yield from loader
     except InputError as error:
-        # A worker's error comes with its traceback as text; the last line is the message for the user.
+        # The error of a worker contains its traceback as text; the last line is the message for the user.
         raise InputError(str(error).strip().splitlines()[-1].split("InputError: ", 1)[-1]) from error
 
 
 def in_order(part: Part, batch: int, *, first: int = 0, step: int = 1) -> list[Draw]:
-    """Draws of every ``step``-th sample from ``first`` on: a process's shard, neither padded nor repeated."""
+    """Return draws of every ``step``-th sample from ``first`` on: the shard of a process, without padding."""
     numbers = torch.arange(first, max(len(part), first), step)
     return [Draw(numbers[start : start + batch], 0) for start in range(0, len(numbers), batch)]
 
 
 def _end_if_orphaned(parent: int, _worker: int) -> None:
-    """End a worker whose parent was killed before it began: torch would watch over another process, and never end."""
+    """Exit if the parent was killed before this worker started: torch would wait for another process forever."""
     if os.getppid() != parent:
         os._exit(1)

@@ -1,4 +1,4 @@
-"""Handwritten digits, 8x8, of scikit-learn: 1,797 images, always at hand.
+"""Handwritten digits, 8x8, from scikit-learn: 1,797 images that need no download.
 
 E. Alpaydin and C. Kaynak, 1998 (UCI Machine Learning Repository).
 """
@@ -13,7 +13,7 @@ from acls.errors import require
 
 
 def load(options: DataOptions, seed: int) -> Data:
-    """Images ``(1, 8, 8)`` in 0..1; the test part, 30 %, is the same for every validation share."""
+    """Load images ``(1, 8, 8)`` in 0..1; the test part (30 %) does not depend on the validation share."""
     bunch = require("sklearn.datasets", extra="train").load_digits()
     y = torch.from_numpy(bunch.target).long()
     x = torch.from_numpy(bunch.images).float()[:, None] / 16

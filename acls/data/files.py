@@ -1,4 +1,4 @@
-"""Files of a folder or of a zip alike, and images decoded from them with Pillow."""
+"""Read files from a folder or a zip file through one interface, and decode images with Pillow."""
 
 import io
 import os
@@ -13,15 +13,15 @@ from acls.errors import InputError
 from acls.vision import pillow
 
 LARGEST, HARMLESS, RATIO = 2**28, 2**24, 200
-"""Bytes that a zip's member may unpack to at most, those that are not asked about, and their largest compression."""
+"""Limits for a zip member: its largest size in bytes, the size below which any ratio is fine, and the ratio."""
 IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
 
 class Files:
-    """The files under a root, by names relative to it with forward slashes; the root is a folder or a zip file."""
+    """The files in a folder or a zip file (the root). Names are relative to the root and use forward slashes."""
 
     def __init__(self, root: str | os.PathLike[str], *, layout: str) -> None:
-        """Open the root; ``layout`` says in the error message what should be there."""
+        """Open the root; ``layout`` describes the expected files in error messages."""
         self.root = Path(root)
         self._archive: tuple[int, zipfile.ZipFile] | None = None
         self.zipped = zipfile.is_zipfile(self.root)
@@ -33,7 +33,7 @@ class Files:
         return name in self._zip().NameToInfo if self.zipped else (self.root / name).is_file()
 
     def folders(self, under: str) -> list[str]:
-        """The names of the folders directly under one, sorted, empty ones among them."""
+        """Return the sorted names of the direct subfolders of a folder, including empty ones."""
         if not self.zipped:
             place = self.root / under
             return sorted(entry.name for entry in place.iterdir() if entry.is_dir()) if place.is_dir() else []
@@ -41,7 +41,7 @@ class Files:
         return sorted({name[len(under) :].split("/")[0] for name in inside if "/" in name[len(under) :]})
 
     def images(self, under: str) -> list[str]:
-        """The images in a folder and those below it, sorted."""
+        """Return the sorted names of the images in a folder and its subfolders."""
         if self.zipped:
             names = self._zip().namelist()
             return sorted(name for name in names if name.startswith(under) and name.lower().endswith(IMAGES))
@@ -49,11 +49,11 @@ class Files:
         return sorted(path.relative_to(self.root).as_posix() for path in found if path.suffix.lower() in IMAGES)
 
     def base(self, *places: str) -> str:
-        """The first of the folders (ending in a slash, "" for the root) that holds train/, or "" where none does."""
+        """Return the first folder that contains train/ (with a final slash; "" is the root), or "" if none does."""
         return next((place for place in places if "train" in self.folders(place)), "")
 
     def read(self, name: str) -> bytes:
-        """A file's bytes."""
+        """Return the bytes of a file."""
         if self.zipped and name in self:
             member = self._zip().getinfo(name)
             if member.file_size > LARGEST or member.file_size > max(HARMLESS, RATIO * member.compress_size):
@@ -63,18 +63,18 @@ class Files:
                 )
         try:
             return self._zip().read(name) if self.zipped else (self.root / name).read_bytes()
-        except Exception as error:  # the decoders of a zip raise many kinds for a damaged file
+        except Exception as error:  # the zip decoders raise many types of errors for a damaged file
             raise InputError(f"cannot read {name} of {self.root}: {error}") from error
 
     def lines(self, name: str) -> list[str]:
-        """A text file's lines that are not empty."""
+        """Return the non-empty lines of a text file."""
         try:
             return [line for line in self.read(name).decode().splitlines() if line.strip()]
         except UnicodeDecodeError as error:
             raise InputError(f"{name} of {self.root} is not text in UTF-8: {error}") from error
 
     def numbers(self, name: str, count: int) -> list[int]:
-        """The whole numbers below ``count`` of a text file, one per line."""
+        """Read a text file with one integer in 0..``count`` - 1 per line."""
         lines = [line.strip() for line in self.lines(name)]
         wrong = [line for line in lines if not line.isdecimal() or int(line) >= count]
         if wrong:
@@ -82,11 +82,11 @@ class Files:
         return sorted({int(line) for line in lines})
 
     def image(self, name: str, mode: str = "RGB") -> Any:
-        """A decoded image in the mode; gray images become RGB by repetition."""
+        """Return a decoded image in the given mode; the channel of a gray image is repeated for RGB."""
         return self._open(name).convert(mode)
 
     def mask(self, name: str, n_classes: int, void: int) -> Any:
-        """A label map: an image whose pixel values, palette indices among them, are class ids or void."""
+        """Return a label map: an image whose pixel values or palette indices are class ids or void."""
         image = self._open(name)
         if image.mode not in ("P", "L", "I", "I;16", "1"):
             raise InputError(
@@ -103,7 +103,7 @@ class Files:
         return pillow().fromarray(ids.astype(np.uint8))
 
     def size(self, name: str) -> tuple[int, int]:
-        """An image's width and height, without decoding it."""
+        """Return the width and height of an image without decoding it."""
         width, height = self._open(name, load=False).size
         return width, height
 
@@ -113,12 +113,12 @@ class Files:
             image = Image.open(io.BytesIO(data))
             if load:
                 image.load()
-        except Exception as error:  # Pillow's decoders raise many kinds for a damaged file
+        except Exception as error:  # the decoders of Pillow raise many types of errors for a damaged file
             raise InputError(f"{name} of {self.root} cannot be decoded ({error}): replace or remove it") from error
         return image
 
     def _zip(self) -> zipfile.ZipFile:
-        # Processes that share an open file share its position: each opens its own.
+        # Processes that share an open file also share its read position, so each process opens the file itself.
         if self._archive is None or self._archive[0] != os.getpid():
             try:
                 archive = zipfile.ZipFile(self.root)
@@ -136,7 +136,7 @@ class Files:
 
 
 def needs_root(options_root: str | None, name: str, layout: str) -> str:
-    """The root, or a message that says what to pass and what should be there."""
+    """Return the root; if it is None, raise an error that says what to pass and which files are expected."""
     if options_root is None:
         raise InputError(f"{name} needs its files: pass --root with {layout}")
     return options_root

@@ -1,4 +1,4 @@
-"""The user's own images: a folder per class, or images with masks."""
+"""Images of the user: one folder per class, or images with masks."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -28,7 +28,7 @@ SIZE = 224
 
 
 def load(options: DataOptions, seed: int) -> Data:
-    """Load a folder per class, or images and masks; parts that have no folder of their own are drawn by the seed."""
+    """Load one folder per class, or images and masks; parts without their own folder are drawn with the seed."""
     maps = options.name == "segmentation_folder"
     layout = SEGMENTATION_LAYOUT if maps else LAYOUT
     files = Files(needs_root(options.root, options.name, layout), layout=layout)
@@ -52,7 +52,7 @@ def load(options: DataOptions, seed: int) -> Data:
 def labelled(
     files: Files, under: str, layout: str, classes: tuple[str, ...] | None = None
 ) -> tuple[list[tuple[str, int]], tuple[str, ...]]:
-    """The images in a folder that holds a folder per class, and the classes; each must have an image."""
+    """Return the images and classes of a folder with one subfolder per class; each class must have an image."""
     found = tuple(files.folders(under))
     if not found:
         raise InputError(f"{files.root / under} holds no folder: expected {layout}")
@@ -89,18 +89,18 @@ def _read_masked(
 
 
 def classes_of(items: Sequence[tuple[str, int]]) -> Tensor:
-    """The class ids of labelled images."""
+    """Return the class ids of labelled images."""
     return torch.tensor([label for _, label in items])
 
 
 def image_source(files: Files, items: Sequence[tuple[str, int]], options: DataOptions, size: int) -> Source:
-    """Labelled images at the size of the options, or else ``size``: in memory, or read as they are needed."""
+    """Return a source of labelled images, in memory or read on demand; ``size`` is used if the options have none."""
     size, augment = options.size or size, Augment.of(options)
     cut = partial(cut_square, size, options.scale)
     if not options.memory:
         return OnDisk(len(items), partial(_read_image, files, items), cut, augment)
     names = [name for name, _ in items]
-    if options.scale < 1:  # crops are cut from images that are larger than what evaluation sees of them
+    if options.scale < 1:  # random crops are taken from images that are larger than the crop of the evaluation
         larger = decode(files, names, round(size / MIDDLE))
         return OnDisk(len(items), partial(_read_decoded, larger, classes_of(items)), cut, augment)
     return InMemory(decode(files, names, size), classes_of(items), augment)
@@ -109,7 +109,7 @@ def image_source(files: Files, items: Sequence[tuple[str, int]], options: DataOp
 def masked_source(
     files: Files, items: Sequence[tuple[str, str]], n_classes: int, void: int, options: DataOptions
 ) -> Source:
-    """Images with masks, in memory at one size or read as they are needed; sizes are compared before training."""
+    """Return a source of images with masks, in memory or read on demand; sizes are compared before training."""
     for name, mask in items:
         sizes = ["{}x{}".format(*files.size(one)) for one in (name, mask)]
         if sizes[0] != sizes[1]:

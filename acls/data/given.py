@@ -1,4 +1,4 @@
-"""Data handed over in Python: arrays, any torch ``Dataset``, or a Hugging Face data set."""
+"""Data passed as Python objects: arrays, any torch ``Dataset``, or a Hugging Face data set."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ _INPUTS, _TARGETS = ("image", "img", "pixel_values", "x"), ("label", "labels", "
 
 
 def load(options: DataOptions, seed: int) -> Data:  # noqa: ARG001
-    """Refuse: a name cannot bring back objects of another process."""
+    """Raise an error: objects of another process cannot be loaded by name."""
     raise InputError("the data of this run were handed over in Python: pass them again to acls.compare or acls.fit")
 
 
 @dataclass(frozen=True)
 class Items:
-    """A data set that gives a sample by number, read when it is asked for.
+    """A source that reads the samples of a data set by number, on demand.
 
-    Its own random transforms draw from generators that are seeded by the run's seed, the epoch and the sample's index.
+    Random transforms of the data set use generators that are seeded by the seed of the run, the epoch and the index of
+    the sample.
     """
 
     items: Any
@@ -53,7 +54,7 @@ class Items:
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Seed the generators that transforms draw from, and give the caller's states back."""
+    """Seed the generators that transforms use, and restore the states of the caller afterwards."""
     before, numpys = random.getstate(), np.random.get_state()  # noqa: NPY002
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -76,7 +77,7 @@ def gathered(
     classes: Sequence[str] | None = None,
     void: int = IGNORE_INDEX,
 ) -> Data:
-    """Three parts from arrays ``(x, y)`` or data sets; without ``val`` it is held out of ``train``, by class."""
+    """Make three parts from arrays ``(x, y)`` or data sets; ``val=None`` is held out from ``train``, per class."""
     if train is None or test is None:
         raise InputError("expected train= and test=: arrays (x, y) or data sets")
     augment = Augment.of(options, void)
@@ -90,7 +91,7 @@ def gathered(
 
 
 def fingerprint(*parts: Any) -> str:
-    """A hash of the labels and the inputs of arrays, of the labels and the first input of data sets."""
+    """Return a hash: of all inputs and labels for arrays, of the labels and the first input for data sets."""
     digest = hashlib.sha256()
     for one in parts:
         if one is None:
@@ -104,7 +105,7 @@ def fingerprint(*parts: Any) -> str:
 
 
 def labels(source: Source) -> Tensor:
-    """The labels of all samples: of a data set by its ``targets``, ``labels`` or column, or by reading every sample."""
+    """Return all labels, from ``targets``, ``labels`` or a column if there is one, else by reading every sample."""
     if isinstance(source, InMemory):
         return source.y
     assert isinstance(source, Items)
@@ -146,7 +147,7 @@ def _pair(item: Any) -> tuple[Tensor, Tensor]:
 
 
 def _names(given: Any) -> tuple[str, ...] | None:
-    """The names of the classes, where a data set knows them as torchvision's or Hugging Face's do."""
+    """Return the class names if the data set has them, as in torchvision or Hugging Face."""
     if getattr(given, "classes", None):
         return tuple(map(str, given.classes))
     features = getattr(given, "features", None) or {}

@@ -1,8 +1,9 @@
 """ImageNet (ILSVRC 2012) and Tiny-ImageNet (Le and Yang, 2015; 200 classes, 64x64).
 
-Of ImageNet, the official validation images give both validation and test: 10 images of each class validate, 40 test, as
-Liu et al. (CALS, CVPR 2023) do; with their lists ``val_ind.txt`` and ``test_ind.txt`` beside ``train/``, the very same
-ones. The ACLS paper's own split is not known: see the errata. Of Tiny-ImageNet, they are the test part.
+For ImageNet, both the validation and the test part come from the official validation images: 10 images per class for
+validation and 40 for the test, as in Liu et al. (CALS, CVPR 2023). If their lists ``val_ind.txt`` and ``test_ind.txt``
+are beside ``train/``, exactly their images are used. The split of the ACLS paper is not known: see the errata. For
+Tiny-ImageNet, the official validation images are the test part.
 """
 
 import csv
@@ -31,7 +32,7 @@ _DEVKIT = "ILSVRC2012_devkit_t12/data/"
 
 
 def load(options: DataOptions, seed: int) -> Data:
-    """ImageNet's files are read as they are needed: set data.workers to the number of cores."""
+    """Load ImageNet; files are read on demand, so set data.workers to the number of cores."""
     if options.name == "tiny_imagenet":
         return _load_tiny(options, seed)
     if options.memory:
@@ -52,7 +53,7 @@ def load(options: DataOptions, seed: int) -> Data:
 
 
 def _flat(files: Files, base: str, wnids: tuple[str, ...]) -> list[tuple[str, int]]:
-    """Validation images in one folder with their classes, in the order of folders by class."""
+    """Return the validation images of a single folder with their classes, ordered as in folders per class."""
     images = files.images(f"{base}val/")
     stems = [name.rsplit("/", 1)[-1].split(".")[0] for name in images]
     for above in dict.fromkeys(("", base)):
@@ -72,13 +73,13 @@ def _flat(files: Files, base: str, wnids: tuple[str, ...]) -> list[tuple[str, in
             continue
         if len(found) != len(images) or not {*found} <= {*wnids}:
             raise InputError(f"the list of validation classes does not fit the {len(images)} images in {base}val/")
-        # Folders by class are in the order of their names, as the classes are.
+        # The folders per class are sorted by name, and so are the classes.
         return [(name, wnids.index(wnid)) for wnid, name in sorted(zip(found, images, strict=True))]
     raise InputError(f"{files.root / base / 'val'} holds no folder per class: expected {LAYOUT}")
 
 
 def _load_tiny(options: DataOptions, seed: int) -> Data:
-    """All images decoded into memory (1.4 GB); class ids are those of the sorted wnids; gray images become RGB."""
+    """Decode all images into memory (1.4 GB); class ids follow the sorted wnids; gray images become RGB."""
     files = Files(needs_root(options.root, "tiny_imagenet", TINY_LAYOUT), layout=TINY_LAYOUT)
     base = files.base("", "tiny-imagenet-200/")
     train, wnids = labelled(files, f"{base}train/", TINY_LAYOUT)
@@ -92,7 +93,7 @@ def _load_tiny(options: DataOptions, seed: int) -> Data:
 
 
 def _annotated(files: Files, base: str, wnids: tuple[str, ...]) -> list[tuple[str, int]]:
-    """The validation images by the official list of names and wnids; none where they lie in folders by class."""
+    """Return the validation images of the official list; an empty list if they are in one folder per class."""
     listed = f"{base}val/val_annotations.txt"
     if listed not in files or not files.images(f"{base}val/images/"):
         return []

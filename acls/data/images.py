@@ -1,4 +1,4 @@
-"""Images as tensors, and how one of any size is cut to the size of the network's input."""
+"""Convert images to tensors, and crop or resize images of any size to the input size of the network."""
 
 import math
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from acls.data.files import Files
 from acls.vision import pillow
 
 MIDDLE = 7 / 8
-"""Share of the shorter side that evaluation sees where training takes random resized crops."""
+"""Fraction of the shorter side that evaluation uses if training uses random resized crops."""
 
 
 def decode(files: Files, names: Sequence[str], size: int) -> Tensor:
-    """Images as bytes ``(N, 3, size, size)``, resized where they have another size."""
+    """Decode images to uint8 ``(N, 3, size, size)``; images of another size are resized."""
     images = torch.empty((len(names), 3, size, size), dtype=torch.uint8)
     for i, name in enumerate(names):
         images[i] = to_bytes(fit(files.image(name), size))
@@ -24,7 +24,7 @@ def decode(files: Files, names: Sequence[str], size: int) -> Tensor:
 
 
 def fit(image: Any, size: int) -> Any:
-    """The image at ``size`` x ``size``: its shorter side resized, its middle kept."""
+    """Resize the shorter side of an image to ``size``, and crop the centre to ``size`` x ``size``."""
     if image.size == (size, size):
         return image
     Image = pillow()
@@ -37,9 +37,10 @@ def fit(image: Any, size: int) -> Any:
 def letterbox(
     image: Any, mask: Any, longer: int, void: int, *, square: int | None = None, u: Sequence[float] = (0.5, 0.5)
 ) -> tuple[Any, Any]:
-    """Image and mask with the longer side so long, padded to a square with 0 and void, in the middle.
+    """Resize image and mask to a given longer side, centre them, and pad to a square with 0 and void.
 
-    With a ``square`` smaller than the image, the window of it at the share ``u`` of the way from left and top.
+    If ``square`` is smaller than the image, return a window of that size. ``u`` gives its position as a fraction of the
+    free space from the left and from the top.
     """
     Image, side = pillow(), square or longer
     scale = longer / max(image.size)
@@ -55,13 +56,13 @@ def letterbox(
 
 
 def to_bytes(image: Any) -> Tensor:
-    """A Pillow image as bytes, ``(C, H, W)`` or, for one channel, ``(H, W)``."""
+    """Convert a Pillow image to a uint8 tensor ``(C, H, W)`` or, for one channel, ``(H, W)``."""
     pixels = torch.from_numpy(np.array(image))
     return pixels.permute(2, 0, 1).contiguous() if pixels.ndim == 3 else pixels
 
 
 def resized_crop(width: int, height: int, scale: float, u: Tensor) -> tuple[float, float, float, float]:
-    """A box (left, top, right, bottom) of an image: at least the share ``scale`` of its area, of aspect 3:4 to 4:3."""
+    """Return a box (left, top, right, bottom) of at least ``scale`` times the area, with aspect ratio 3:4 to 4:3."""
     area, ratio, across, down = u.tolist()
     area = (scale + (1 - scale) * area) * width * height
     ratio = math.exp((2 * ratio - 1) * math.log(4 / 3))
@@ -71,9 +72,10 @@ def resized_crop(width: int, height: int, scale: float, u: Tensor) -> tuple[floa
 
 
 def cut_square(size: int, scale: float, image: Any, target: int, u: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The middle square of an image or, for training with a ``scale`` below 1, a random resized crop (bicubic).
+    """Return the centre square of an image or, in training with ``scale`` < 1, a random resized crop (bicubic).
 
-    Evaluation beside such crops sees the middle 7/8, so that things appear as large as they do in training.
+    If training uses such crops, evaluation uses the centre 7/8, so that objects have the same apparent size as in
+    training.
     """
     if scale >= 1:
         return to_bytes(fit(image, size)), torch.tensor(target)
@@ -88,10 +90,10 @@ def cut_square(size: int, scale: float, image: Any, target: int, u: Tensor | Non
 
 
 def cut_scene(size: int, void: int, image: Any, mask: Any, u: Tensor | None) -> tuple[Tensor, Tensor]:
-    """An image and its label map: for training a random crop, else the whole image padded to a square.
+    """Return an image and its label map: a random crop in training, otherwise the whole image padded to a square.
 
-    The longer side is 1.25 times the crop's for training and 15/16 of it else (640, 512 and 480 in the protocol of Liu
-    et al., CVPR 2022). Padding is black in the image and void in the map.
+    The longer side is resized to 1.25 times the crop size in training and to 15/16 of it otherwise (640, 512 and 480 in
+    the protocol of Liu et al., CVPR 2022). The image is padded with black, the map with void.
     """
     if u is None:
         image, mask = letterbox(image, mask, size * 480 // 512, void)

@@ -1,4 +1,4 @@
-"""Any data set with numbered samples, for the losses that remember them, and a sampler that honours their pruning."""
+"""Add sample indices to any data set, for losses that store values per sample, and sample only what a loss keeps."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from acls.losses import Loss
 
 
 class Indexed(Dataset[Any]):
-    """The same items with their number behind them: ``(x, y)`` becomes ``(x, y, index)``, a dict gets ``"index"``.
+    """A data set that adds the index to each item: ``(x, y)`` becomes ``(x, y, index)``, a dict gets ``"index"``.
 
-    Wrap the training set last, around any `Subset`: numbers count from 0 within what the loader is given.
+    Apply this wrapper last, around any `Subset`: the index counts from 0 in the data set that the loader uses.
 
     >>> Indexed([("image", 3)])[0]
     ('image', 3, 0)
@@ -37,9 +37,9 @@ class Indexed(Dataset[Any]):
 
 
 class KeptSampler(Sampler[int]):
-    """The training samples that the loss keeps (`Loss.keep_mask`), in a new random order each epoch.
+    """A sampler of the training samples that the loss keeps (`Loss.keep_mask`), in a new random order each epoch.
 
-    All of ``dataset`` for every loss but those that prune.
+    A loss that does not prune samples keeps all of ``dataset``.
     """
 
     def __init__(self, dataset: Any, loss: Loss, *, seed: int = 0) -> None:

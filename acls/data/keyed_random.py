@@ -1,8 +1,8 @@
-"""Random numbers that belong to a sample, not to a moment.
+"""Random numbers that depend on the sample, not on the order in which samples are processed.
 
-A number is a hash of the seed, the epoch, the sample's number and which of its numbers is asked for. So an image is
-augmented the same way whatever batch, process or worker it falls to, and however often training was interrupted;
-there is no generator whose state could be lost.
+Each number is a hash of the seed, the epoch, the index of the sample and the index of the draw. An image is therefore
+augmented in the same way in every batch, process and worker, and also after training was interrupted. There is no
+generator whose state must be saved.
 """
 
 import torch
@@ -12,19 +12,19 @@ from acls.hashing import STEP, mix64, shifted, signed
 
 
 def uniform(seed: int, epoch: int, index: Tensor, draws: int) -> Tensor:
-    """Numbers in [0, 1), ``(len(index), draws)``, float32: those of each sample in each epoch."""
+    """Return float32 numbers in [0, 1) of shape ``(len(index), draws)`` for these samples in this epoch."""
     hashed = _hash(_fold(seed, epoch), index)
     streams = torch.arange(1, draws + 1) * STEP
     return shifted(mix64(hashed[:, None] + streams), 40).float() / (1 << 24)
 
 
 def seed_of(*keys: int) -> int:
-    """A seed for a generator, from any number of keys; below 2**63."""
+    """Return a seed below 2**63 for a generator, computed from any number of keys."""
     return int(shifted(_fold(*keys), 1))
 
 
 def generator(*keys: int) -> torch.Generator:
-    """A generator that depends on the keys only."""
+    """Return a generator that depends only on the keys."""
     return torch.Generator().manual_seed(seed_of(*keys))
 
 

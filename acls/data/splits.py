@@ -1,4 +1,4 @@
-"""Which samples are held out: by class or from all, always the same for the same seed."""
+"""Choose held-out samples, per class or from all samples; the same seed always gives the same split."""
 
 from collections.abc import Mapping
 
@@ -14,14 +14,15 @@ from acls.shapes import IGNORE_INDEX
 
 
 def hold_out(labels: Tensor, share: float, *, rule: str = "stratified", seed: int = 1) -> tuple[Tensor, Tensor]:
-    """Split the numbers ``0..N-1`` into kept and held-out ones, each in ascending order.
+    """Split the numbers ``0..N-1`` into kept and held-out numbers, each in ascending order.
 
-    ``shuffled`` holds out the first of all numbers in random order, as CIFAR-10's protocol does; ``stratified`` the
-    last of each class's, as Tiny-ImageNet's. A class keeps at least one sample, and gives one if it has two or more.
+    ``shuffled`` puts all numbers in random order and holds out the first ones, as in the protocol of CIFAR-10.
+    ``stratified`` holds out the last ones of each class, as in the protocol of Tiny-ImageNet. Each class keeps at least
+    one sample, and a class with two or more samples has at least one held out.
     """
     if not 0 <= share < 1:
         raise InputError(f"expected a held-out share in [0, 1), got {share}")
-    random = np.random.RandomState(seed)  # NumPy promises that this generator's numbers never change
+    random = np.random.RandomState(seed)  # NumPy guarantees that the numbers of this generator never change
     if share == 0:
         held = np.zeros(0, dtype=np.int64)
     elif rule == "shuffled":
@@ -37,7 +38,7 @@ def hold_out(labels: Tensor, share: float, *, rule: str = "stratified", seed: in
 
 
 def per_class(labels: Tensor, count: int, *, seed: int = 1) -> tuple[Tensor, Tensor]:
-    """Hold out ``count`` samples of each class, as in ImageNet's 10 for validation and 40 for the test."""
+    """Hold out ``count`` samples per class, as for ImageNet: 10 for validation and 40 for the test."""
     random = np.random.RandomState(seed)
     parts = []
     for number, members in enumerate(_by_class(labels)):
@@ -49,13 +50,13 @@ def per_class(labels: Tensor, count: int, *, seed: int = 1) -> tuple[Tensor, Ten
 
 
 def subset(labels: Tensor, chosen: Tensor, count: int | None, *, seed: int = 1) -> Tensor:
-    """At most ``count`` of the chosen numbers, the classes in proportion, in ascending order; all for None."""
+    """Return at most ``count`` of the chosen numbers, sorted, in proportion to the classes; all if it is None."""
     if count is None or count >= len(chosen):
         return chosen
     if count < 1:
         raise InputError(f"data.n_train: expected 1 or more, got {count}")
     random = np.random.RandomState(seed)
-    # Each class's members get evenly spaced ranks; the lowest ranks are a sample with the classes in proportion.
+    # The members of each class get evenly spaced ranks, so the lowest ranks keep the class proportions.
     ranks = np.empty(len(chosen))
     for members in _by_class(labels[chosen]):
         random.shuffle(members)
@@ -85,10 +86,10 @@ def divide(
     test_share: float = 0.0,
     void: int = IGNORE_INDEX,
 ) -> Data:
-    """Make a data set of one source: draw the test and the validation part, where they are not ``own``, then train.
+    """Divide one source into three parts: draw the test and validation parts that are not in ``own``, then train.
 
-    ``labels`` are the class ids, None for label maps, of which the first ``n_train`` train. ``rest`` are the samples to
-    draw from, by default all.
+    ``labels`` are the class ids. For label maps it is None, and the first ``n_train`` samples are used for training.
+    ``rest`` are the samples to draw from (default: all).
     """
     strata = torch.zeros(len(source)) if labels is None else labels
     rest, parts = torch.arange(len(source)) if rest is None else rest, dict(own or {})

@@ -1,4 +1,4 @@
-"""Data whose truth is known: labels are drawn from probabilities that we have, so true calibration can be measured."""
+"""Synthetic data: labels are drawn from known probabilities, so the true calibration error can be measured."""
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,7 @@ from acls.data.splits import divide
 def points(
     n: int, *, n_classes: int = 4, dims: int = 8, sharpness: float = 2.0, seed: int = 0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Normal points, labels, and the probabilities ``softmax(sharpness * (W x + sin(2 V x)))`` they were drawn from."""
+    """Draw normal points, their probabilities ``softmax(sharpness * (W x + sin(2 V x)))``, and labels from these."""
     random = generator(seed)
     weight, wave = torch.randn(2, dims, n_classes, generator=random) / dims**0.5
     x = torch.randn(n, dims, generator=random)
@@ -25,9 +25,10 @@ def points(
 def scenes(
     n: int, *, n_classes: int = 4, size: int = 16, sharpness: float = 6.0, seed: int = 0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Images of smooth coloured regions, a label map for each, and every pixel's probabilities ``(N, K, H, W)``.
+    """Draw images of smooth coloured regions, their label maps, and the probabilities per pixel ``(N, K, H, W)``.
 
-    A pixel's colour is the mean colour of the classes by their probabilities, with noise; its label is drawn from them.
+    The colour of a pixel is the mean of the class colours, weighted by the probabilities, plus noise. Its label is
+    drawn from the same probabilities.
     """
     random = generator(seed)
     fields = torch.randn(n, n_classes, max(size // 4, 2), max(size // 4, 2), generator=random)
@@ -40,7 +41,7 @@ def scenes(
 
 
 def load(options: DataOptions, seed: int) -> Data:
-    """The points or the scenes, 40 % of them for the test; ``truth`` of each part holds the probabilities."""
+    """Load points or scenes; 40 % are the test part, and ``truth`` of each part holds the probabilities."""
     dense = options.name == "synthetic_segmentation"
     if dense:
         x, y, truth = scenes(options.n_samples, size=options.size or 16)

@@ -1,8 +1,9 @@
 """PASCAL VOC 2012 segmentation (Everingham et al.): 20 classes and background, void 255.
 
 Validation and test are both the official validation images, as in the protocol of Liu et al. (MbLS, CVPR 2022):
-the number that chooses the checkpoint is the number reported. Say so where you report it, or pass ``halve``: then the
-images of even place in the list validate and the others test, and a calibrator meets images that it has not seen.
+the same number selects the checkpoint and is reported. Say so when you report it, or pass ``halve``. With ``halve``,
+images at even positions in the list are used for validation and the others for the test, so a calibrator is tested on
+images that it has not seen.
 """
 
 import torch
@@ -28,7 +29,7 @@ VOID = 255
 
 
 def load(options: DataOptions, seed: int) -> Data:
-    """The images of a list and their masks; with ``memory`` at one small size, else as the protocol crops them."""
+    """Load the images of a list and their masks: with ``memory`` at one small size, else cropped by the protocol."""
     layout = LAYOUT.format(list=options.train_list)
     root = needs_root(options.root, "voc", layout)
     if options.download:

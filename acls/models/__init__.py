@@ -38,7 +38,7 @@ CATALOGUE = {
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """Which network, and where its weights come from."""
+    """Options for a network and its initial weights."""
 
     name: str = option(
         "small_cnn",
@@ -46,13 +46,13 @@ class ModelOptions:
         "segmentation with any of timm's, or your own: package.module:Class or path/to/file.py:Class",
     )
     stem: str = option("cifar", "first layers of resnet18 to 101", choices=("cifar", "tiny", "imagenet"))
-    dropout: float = option(0.0, "dropout before the last layer; also what MC dropout draws from", within="[0, 1)")
-    pretrained: bool = option(False, "start from ImageNet weights, fetched if they are not on this machine")
-    weights: str | None = option(None, "start from this file of weights; a head for other classes stays new")
+    dropout: float = option(0.0, "dropout before the last layer; MC dropout uses it too", within="[0, 1)")
+    pretrained: bool = option(False, "start from ImageNet weights, downloaded if they are not cached")
+    weights: str | None = option(None, "start from this weights file; a head for other classes is not loaded")
     arguments: dict[str, Any] = field(
         default_factory=dict, metadata={"help": "arguments of your own model, set by --model.NAME VALUE"}
     )
-    source: str = option("", "hash of your own model's source: filled in when a run begins, checked on resume")
+    source: str = option("", "hash of your own model's source: set when a run starts, checked on resume")
 
 
 def build_model(
@@ -63,10 +63,10 @@ def build_model(
     say: Callable[[str], None] = print,
     factory: Callable[..., Any] | None = None,
 ) -> nn.Module:
-    """Build a network, with new or loaded weights; ``channels`` are the input's, or a point's coordinates.
+    """Build a network with new or loaded weights; ``channels`` counts input channels, or coordinates of a point.
 
-    ``say`` gets a line where a file's weights for other classes were left out. The ``factory`` makes the user's own
-    network, where it need not be found by its name.
+    ``say`` is called with a message if weights of a file were not loaded because they are for other classes.
+    ``factory`` creates the user's own network, if it is passed as an object and not by name.
     """
     from acls.models import libraries, own, segmentation, small, weights
 

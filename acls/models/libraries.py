@@ -1,4 +1,4 @@
-"""Networks of torchvision and timm with heads for our classes, and dropout before them."""
+"""Networks of torchvision and timm with a new head for the classes, and optional dropout before it."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101")
 
 
 def with_dropout(head: nn.Module, rate: float) -> nn.Module:
-    """The head alone, or with dropout before it."""
+    """Return the head, with dropout before it if ``rate`` is positive."""
     return nn.Sequential(nn.Dropout(rate), head) if rate else head
 
 
 class WithHead(nn.Sequential):
-    """An encoder, dropout and a last layer."""
+    """An encoder followed by dropout and a last layer."""
 
     def __init__(self, encoder: nn.Module, head: nn.Module, dropout: float) -> None:
         super().__init__(encoder, nn.Dropout(dropout), head)
 
     @property
     def encoder(self) -> nn.Module:
-        """What weights of a file are for."""
+        """The encoder, into which weights from a file are loaded."""
         return self[0]
 
 
 def timm_model(name: str, n_classes: int, channels: int, options: ModelOptions) -> nn.Module:
-    """Any of timm's networks, with a head for our classes.
+    """Build any timm network with a head for the given number of classes.
 
-    With dropout the head is ours: many of timm's networks drop out by a function, which MC dropout cannot switch on.
+    With dropout, the head is ours: many timm networks apply dropout as a function, which MC dropout cannot switch on.
     """
     classes = 0 if options.dropout else n_classes
     model = create(name, pretrained=options.pretrained, num_classes=classes, in_chans=channels)
@@ -43,7 +43,7 @@ def timm_model(name: str, n_classes: int, channels: int, options: ModelOptions) 
 
 
 def create(name: str, **settings: Any) -> nn.Module:
-    """One of timm's networks, or a message with close names."""
+    """Create a timm network; for an unknown name, raise an error that lists similar names."""
     library = timm()
     if not library.is_model(name):
         close = library.list_models(f"*{name.split('.')[0].split('_')[0]}*")[:5]
@@ -54,9 +54,9 @@ def create(name: str, **settings: Any) -> nn.Module:
 
 
 def torchvision_model(name: str, pretrained: bool, **settings: Any) -> Any:
-    """One of torchvision's networks, for segmentation its backbone, with or without ImageNet weights.
+    """Create a torchvision network with or without ImageNet weights (for segmentation: of the backbone).
 
-    These come from this machine's cache or from their address.
+    The weights are read from the local cache, or downloaded.
     """
     room = submodule("models.segmentation" if settings else "models")
     key = "weights_backbone" if settings else "weights"
@@ -70,11 +70,12 @@ def torchvision_model(name: str, pretrained: bool, **settings: Any) -> Any:
 
 
 def resnet(name: str, n_classes: int, channels: int, options: ModelOptions) -> nn.Module:
-    """Build torchvision's network, its stride on the 3x3 convolution, with the stem of the options.
+    """Build a torchvision ResNet, with the stride on the 3x3 convolution and the stem given by the options.
 
     ``cifar``: 3x3 first convolution at stride 1, no max-pooling, torch's default initialisation (Mukhoti et al.,
-    NeurIPS 2020). ``tiny``: the same start, but pooled to 2x2, so that the last layer has 8192 inputs in ResNet-50,
-    and convolutions initialised from N(0, 2 / (k^2 out)) (Liu et al., CVPR 2022). ``imagenet``: as it is.
+    NeurIPS 2020). ``tiny``: the same first layers, but features are pooled to 2x2, so that the last layer of ResNet-50
+    has 8192 inputs, and convolutions are initialised from N(0, 2 / (k^2 out)) (Liu et al., CVPR 2022). ``imagenet``:
+    the unchanged network.
     """
     if options.pretrained and (options.stem, channels) != ("imagenet", 3):
         raise InputError("ImageNet weights fit RGB images and the imagenet stem: pass --model.stem imagenet")

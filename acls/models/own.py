@@ -1,4 +1,4 @@
-"""The user's own network: ``package.module:Class`` or ``path/to/file.py:Class``, recorded with a hash of its source."""
+"""Networks of the user, ``package.module:Class`` or ``path/to/file.py:Class``, recorded with a hash of the source."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _CLASSES = ("n_classes", "num_classes")
 
 
 def is_own(name: str) -> bool:
-    """Whether a model's name says where its code is."""
+    """Return whether the name of a model is a module or file with a class."""
     return ":" in name
 
 
 def resolved(options: ModelOptions, factory: Callable[..., Any] | None = None) -> ModelOptions:
-    """The options with the full path of the user's file and the hash of its source; others as they are.
+    """Return the options with the full path and the source hash of the user's file; other options do not change.
 
-    The source is that of the ``factory``, where it is given as an object.
+    If ``factory`` is given as an object, the hash is that of its source.
     """
     if not is_own(options.name):
         return options
@@ -44,9 +44,10 @@ def resolved(options: ModelOptions, factory: Callable[..., Any] | None = None) -
 
 
 def build(options: ModelOptions, n_classes: int, channels: int, factory: Callable[..., Any] | None) -> nn.Module:
-    """Call the factory, or what the name stands for, after a check that its source is the recorded one.
+    """Call the factory, or the class that the name refers to, after checking that its source has not changed.
 
-    It gets ``n_classes=`` (or ``num_classes=``), ``channels=`` where it takes it, and the arguments of the options.
+    It is called with ``n_classes=`` (or ``num_classes=``), with ``channels=`` if it has this parameter, and with the
+    arguments of the options.
     """
     from torch import nn
 
@@ -77,12 +78,12 @@ def build(options: ModelOptions, n_classes: int, channels: int, factory: Callabl
 def _find(name: str) -> Any:
     place, _, attribute = name.rpartition(":")
     with suppress(MissingExtra):
-        torchvision()  # which user code may import, and which must be made safe first
+        torchvision()  # user code may import torchvision, so our guarded import runs first
     try:
         if place.endswith(".py"):
             module = _from_file(Path(place))
         else:
-            _import_from(Path.cwd())  # which a console script leaves out
+            _import_from(Path.cwd())  # a console script does not search the current folder
             module = importlib.import_module(place)
     except InputError:
         raise
@@ -99,7 +100,7 @@ def _from_file(path: Path) -> Any:
     path = path.expanduser().absolute()
     if not path.is_file():
         raise InputError(f"there is no file {path}: expected --model path/to/file.py:Class")
-    _import_from(path.parent)  # what it imports from beside it
+    _import_from(path.parent)  # so that the file can import modules from its own folder
     name = f"acls_own_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path)
@@ -120,9 +121,9 @@ def _import_from(folder: Path) -> None:
 
 
 def _digest(found: Any) -> str:
-    """The first half of the SHA-256 of the file that holds the code, or of the code where there is no file.
+    """Return the first half of the SHA-256 of the source file, or of the code if there is no file.
 
-    "unknown" for code that was typed where Python keeps no copy of it.
+    The result is "unknown" for code that was typed interactively and of which Python keeps no source.
     """
     with suppress(TypeError, OSError):
         return hashlib.sha256(Path(inspect.getsourcefile(found) or "").read_bytes()).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""Networks that give logits for every pixel, at the size of the image."""
+"""Networks that return logits for every pixel, at the size of the image."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from acls.vision import submodule
 
 
 class SmallUNet(nn.Module):
-    """Three scales down and up again, with the finer scale's features joined in (Ronneberger et al., MICCAI 2015)."""
+    """A U-Net with three scales; features of the finer scale are concatenated (Ronneberger et al., MICCAI 2015)."""
 
     def __init__(self, n_classes: int, channels: int = 3, dropout: float = 0.0, width: int = 24) -> None:
         super().__init__()
@@ -37,9 +37,9 @@ class SmallUNet(nn.Module):
 
 
 class SmallDeepLab(nn.Module):
-    """Dilated convolutions at a quarter of the size, the mean of the image added, and logits scaled up to the image.
+    """Dilated convolutions at a quarter of the size, plus the image mean; logits are upsampled to the image size.
 
-    The way of DeepLabv3 (Chen et al., 2017) at a size for a CPU.
+    The design follows DeepLabv3 (Chen et al., 2017), in a size that suits a CPU.
     """
 
     def __init__(self, n_classes: int, channels: int = 3, dropout: float = 0.0, width: int = 32) -> None:
@@ -71,10 +71,10 @@ class Main(nn.Module):
 
 
 class OnEncoder(nn.Module):
-    """Any of timm's networks as the encoder, and torchvision's LR-ASPP or DeepLabV3 head on its features.
+    """Any timm network as the encoder, with the LR-ASPP or DeepLabV3 head of torchvision on its features.
 
-    LR-ASPP (Howard et al., ICCV 2019) takes the features at an eighth of the image's size and the last ones, DeepLabV3
-    (Chen et al., 2017) the last ones. Logits are scaled up to the image.
+    LR-ASPP (Howard et al., ICCV 2019) uses the features at an eighth of the image size and the last features. DeepLabV3
+    (Chen et al., 2017) uses the last features. Logits are upsampled to the image size.
     """
 
     def __init__(self, head: str, encoder: Any, n_classes: int, dropout: float) -> None:
@@ -98,7 +98,7 @@ HEADS: dict[str, Callable[[int, int, int], nn.Module]] = {
 
 
 def on_encoder(name: str, n_classes: int, channels: int, options: ModelOptions) -> nn.Module:
-    """Build a segmentation network on one of timm's, ``lraspp/NAME`` or ``deeplabv3/NAME``."""
+    """Build a segmentation network on a timm encoder: ``lraspp/NAME`` or ``deeplabv3/NAME``."""
     head, _, name = name.partition("/")
     common = {"pretrained": options.pretrained, "in_chans": channels, "features_only": True}
     strides = create(name.removeprefix("timm/"), **(common | {"pretrained": False})).feature_info.reduction()  # type: ignore[union-attr,operator]

@@ -12,17 +12,17 @@ from torch import Tensor, nn
 
 
 def _stacked(**parts: nn.Module) -> nn.Sequential:
-    """Modules one after the other, under their names."""
+    """Return a sequence of named modules."""
     return nn.Sequential(OrderedDict(parts))
 
 
 def _classifier(width: int, n_classes: int, dropout: float, **parts: nn.Module) -> nn.Sequential:
-    """Modules one after the other, then dropout and a linear layer on ``width`` features."""
+    """Return a sequence of named modules, then dropout and a linear layer on ``width`` features."""
     return _stacked(**parts, dropout=nn.Dropout(dropout), head=nn.Linear(width, n_classes))
 
 
 def _mean() -> nn.Sequential:
-    """The mean of each channel."""
+    """Return a module that computes the mean of each channel."""
     return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
@@ -31,7 +31,7 @@ def _conv(inside: int, outside: int, stride: int = 1) -> nn.Conv2d:
 
 
 def small_cnn(n_classes: int, channels: int = 1, dropout: float = 0.0) -> nn.Module:
-    """Two convolutions without batch normalisation, for 8x8 digits: its batches do not depend on one another."""
+    """Build two convolutions for 8x8 digits. Without batch normalisation, samples of a batch are independent."""
     first, second = nn.Conv2d(channels, 16, 3, padding=1), nn.Conv2d(16, 32, 3, padding=1)
     body = nn.Sequential(first, nn.ReLU(), second, nn.ReLU())
     pool = nn.Sequential(nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(4), nn.Flatten())
@@ -40,9 +40,9 @@ def small_cnn(n_classes: int, channels: int = 1, dropout: float = 0.0) -> nn.Mod
 
 
 def plain_cnn(n_classes: int, channels: int = 3, dropout: float = 0.0) -> nn.Module:
-    """Four normalised convolutions, 32 to 128 wide, the first at half the size: learns 10,000 small images by heart.
+    """Build four normalised convolutions, 32 to 128 wide; the first halves the image size.
 
-    It takes half of ResNet-8's time for an image.
+    The network is large enough to memorise 10,000 small images. It takes half the time of ResNet-8 per image.
     """
 
     def layer(inside: int, outside: int, stride: int = 1) -> nn.Sequential:
@@ -55,13 +55,13 @@ def plain_cnn(n_classes: int, channels: int = 3, dropout: float = 0.0) -> nn.Mod
 
 
 def mlp(n_classes: int, channels: int, dropout: float = 0.0) -> nn.Module:
-    """Two hidden layers, for points."""
+    """Build a network with two hidden layers, for points."""
     body = nn.Sequential(nn.Linear(channels, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU())
     return _classifier(64, n_classes, dropout, body=body)
 
 
 class BasicBlock(nn.Module):
-    """Two convolutions around a shortcut that needs no weights: every second pixel, new channels filled with 0."""
+    """Two convolutions and a shortcut without weights, which takes every second pixel and fills new channels with 0."""
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__()
@@ -77,9 +77,9 @@ class BasicBlock(nn.Module):
 
 
 def thin_resnet(blocks: int, n_classes: int, channels: int = 3, dropout: float = 0.0) -> nn.Module:
-    """The thin ResNet of 6n+2 layers for 32x32 images: three stages of n blocks, 16, 32 and 64 wide.
+    """Build the thin ResNet of 6n+2 layers for 32x32 images: three stages of n blocks, 16, 32 and 64 wide.
 
-    He et al., CVPR 2016, section 4.2. The names of its weights are those of the public CIFAR-10 models by Idelbayev.
+    He et al., CVPR 2016, section 4.2. The weights have the same names as in the public CIFAR-10 models by Idelbayev.
     """
 
     def stage(inside: int, outside: int, stride: int) -> nn.Sequential:
@@ -104,7 +104,7 @@ def thin_resnet(blocks: int, n_classes: int, channels: int = 3, dropout: float =
 
 
 class WideBlock(nn.Module):
-    """Normalise, activate, convolve, twice; where the width changes, the shortcut starts from the activation."""
+    """Normalisation, activation and convolution, twice. If the width changes, the shortcut uses the activation."""
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class WideBlock(nn.Module):
 
 
 def wide_resnet(depth: int, width: int, n_classes: int, channels: int = 3, dropout: float = 0.0) -> nn.Module:
-    """The wide ResNet of Zagoruyko and Komodakis, BMVC 2016: depth 6n+4, the widths of CIFAR's times ``width``."""
+    """Build the wide ResNet (Zagoruyko and Komodakis, BMVC 2016): depth 6n+4, CIFAR widths times ``width``."""
     widths = [16, 16 * width, 32 * width, 64 * width]
     layers: list[nn.Module] = [_conv(channels, 16)]
     for stage, (inside, outside) in enumerate(pairwise(widths)):

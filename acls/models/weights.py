@@ -1,4 +1,4 @@
-"""Weights from files, never through pickle, and public ones by name."""
+"""Read weights from files (never with unsafe pickle), including public weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from acls.storage import load_tensors
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
-    """The named tensors of a .safetensors, .pt, .pth or .th file, without what trainers wrap around them."""
+    """Read the named tensors of a .safetensors, .pt, .pth or .th file, without the wrappers that trainers add."""
     path = Path(path)
     if path.suffix == ".safetensors":
         return load_tensors(path)[0]
@@ -34,16 +34,16 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
 
 
 def sha256(path: str | Path) -> str:
-    """The SHA-256 of a file of weights, by which a record says which ones they were."""
+    """Return the SHA-256 of a weights file, which identifies the weights in the record of a run."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def load_into(model: nn.Module, path: str | Path, n_classes: int) -> str:
-    """Load a file's weights into a model, and return a line that says which tensors were left out ("" for none).
+    """Load the weights of a file into a model, and return a line that lists the tensors left out ("" if none).
 
-    Every tensor must fit, but a last layer for other classes stays new, and so does all that a model adds to the
-    ``encoder`` it is built on, where the file holds the encoder alone.
+    Every tensor must fit, with two exceptions that keep their new weights: a last layer for other classes, and, if the
+    file holds only the ``encoder``, all layers that the model adds to it.
     """
     loaded, target = read_weights(path), model
     encoder = getattr(model, "encoder", None)

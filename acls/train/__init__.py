@@ -1,4 +1,4 @@
-"""Train a recipe: ``fit(find("digits_cnn"), "runs/first")``; one loop for every loss, on Lightning Fabric."""
+"""Train a recipe: ``fit(find("digits_cnn"), "runs/first")``. One loop, on Lightning Fabric, serves every loss."""
 
 from acls.train.evaluate import predict_run
 from acls.train.folder import RunFolder, open_run

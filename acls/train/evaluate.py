@@ -1,7 +1,7 @@
-"""A part of the data through the network: tallies that merge over batches and processes, predictions, epoch numbers.
+"""Evaluate a part of the data: tallies that merge over batches and processes, predictions, metrics of an epoch.
 
-The effective label q' = softmax(z) - dL/dz is what the loss really trains a position towards; with the one-hot label q,
-q - q' is what its regulariser takes from each class.
+The effective label q' = softmax(z) - dL/dz is the label towards which the loss really trains a position. With the
+one-hot label q, the regulariser subtracts q - q' from the label of each class.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from acls.train.guards import isolated
 from acls.train.session import Session
 
 SAMPLE = 2**24
-"""Logits kept of an evaluation for these numbers, over all processes: all of ImageNet's validation part."""
+"""Number of logits kept per evaluation, over all processes: enough for all of ImageNet's validation part."""
 ACTIVE = 1e-6
-"""The least change of a label by which the regulariser counts as active: above the rounding of float32."""
+"""The smallest change of a label for which the regulariser counts as active: above float32 rounding errors."""
 
 
 class Sample:
-    """Logits and targets of an evaluation, of dense maps a grid of pixels, so that memory stays bounded."""
+    """A sample of the logits and targets of an evaluation; of dense maps, a grid of pixels, to bound the memory."""
 
     def __init__(self, samples: int) -> None:
-        """Take the number of samples, over all processes."""
+        """Set the number of samples over all processes."""
         self.samples = samples
         self.batches: list[SampleBatch] = []
 
@@ -53,7 +53,7 @@ class Sample:
         self.batches.append((logits, target, index))
 
     def rows(self, void: int) -> tuple[Tensor, Tensor]:
-        """The labelled positions of all processes."""
+        """Return the labelled positions of all processes."""
         flat = [flatten(logits, target, ignore_index=void).compact() for logits, target, _ in self.batches]
         logits, target = torch.cat([at.logits for at in flat]), torch.cat([at.target for at in flat])
         return distributed.all_gather(logits), distributed.all_gather(target)
@@ -61,17 +61,17 @@ class Sample:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The tallies of a part, over all processes, and a sample of this process's logits."""
+    """The tallies of a part over all processes, and a sample of the logits of this process."""
 
     suite: Suite
     confusion: Confusion | None
-    """Which class was taken for which, of label maps; None for one label per sample."""
+    """The confusion matrix for label maps; None for one label per sample."""
     sample: Sample
     predictions: Predictions | None = None
-    """In the order of the samples; of each label map, some labelled pixels drawn at random. None unless asked for."""
+    """Predictions in sample order (random labelled pixels of each label map); None unless requested."""
 
     def summary(self) -> dict[str, float]:
-        """Every metric by name; for label maps also the mean IoU, of all classes and without class 0."""
+        """Return every metric by name; for label maps also the mean IoU, over all classes and without class 0."""
         result = self.suite.summary()
         if self.confusion is not None:
             result |= {"miou": self.confusion.miou(), "miou_foreground": self.confusion.miou(without=0)}
@@ -79,14 +79,14 @@ class Evaluation:
 
 
 def evaluate(session: Session, part: Part, *, passes: int = 0, meta: dict[str, str] | None = None) -> Evaluation:
-    """Evaluate the judged network on a part; each process works off its share, none twice.
+    """Evaluate the judged network on a part; each process evaluates its own share, and no sample twice.
 
-    With ``passes``, by probabilities averaged over this many passes with dropout. With ``meta``, what is written beside
-    them with the recipe's name and the loss, the predictions are kept.
+    With ``passes``, probabilities are averaged over this many passes with dropout. With ``meta``, the predictions are
+    kept; ``meta`` is stored with them, together with the recipe name and the loss.
     """
     data, n_classes = session.data, session.data.n_classes
     device = session.fabric.device
-    # Where there are more processes than samples, one adds nothing, but takes part in the sums.
+    # If there are more processes than samples, a process may add nothing, but it still takes part in the sums.
     nothing, none = torch.zeros(0, n_classes, device=device), torch.zeros(0, dtype=torch.int64, device=device)
     suite, sample = Suite.of(nothing, none), Sample(len(part))
     confusion = Confusion.of(nothing, none) if data.segmentation else None
@@ -115,20 +115,20 @@ def evaluate(session: Session, part: Part, *, passes: int = 0, meta: dict[str, s
 def predict_run(
     path: str | Path, *, part: str = "test", data: DataOptions | None = None, passes: int | None = None
 ) -> Predictions:
-    """The predictions of a run's best weights, or of the weights file named, on a part of its data or of other data.
+    """Return the predictions of a run's best weights, or of a weights file, on a part of its data or of other data.
 
-    With ``passes``, by default as many as the run's recipe says, log-probabilities averaged over passes with dropout.
+    With ``passes`` (default: as in the recipe of the run), log-probabilities are averaged over passes with dropout.
     """
     with isolated():
         session, meta = open_weights(path, data)
         passes = session.recipe.passes if passes is None else passes
         found = evaluate(session, session.data.parts()[part], meta={"part": part, **meta}, passes=passes)
-        assert found.predictions is not None  # they were asked for
+        assert found.predictions is not None  # they were requested
         return found.predictions
 
 
 def open_weights(path: str | Path, data: DataOptions | None = None) -> tuple[Session, dict[str, str]]:
-    """The session of a run with its best weights, or with those of the file named, and what is written beside them."""
+    """Return the session of a run with its best weights or those of a weights file, and the metadata to store."""
     path = Path(path)
     folder, recipe = open_run(path if path.is_dir() else path.parent)
     weights = folder.best if path.is_dir() else path
@@ -145,7 +145,7 @@ def open_weights(path: str | Path, data: DataOptions | None = None) -> tuple[Ses
 
 
 def _some_pixels(z: Tensor, y: Tensor, index: Tensor, pixels: int, void: int) -> tuple[Tensor, Tensor, Tensor]:
-    """At most ``pixels`` labelled positions of each map, the same ones whatever the batch."""
+    """Return at most ``pixels`` labelled positions of each map; the choice does not depend on the batch."""
     rows, labels, owners = [], [], []
     for logits, target, number in zip(z, y, index, strict=True):
         places = (target.reshape(-1) != void).nonzero()[:, 0]
@@ -157,14 +157,14 @@ def _some_pixels(z: Tensor, y: Tensor, index: Tensor, pixels: int, void: int) ->
     return torch.cat(rows), torch.cat(labels), torch.cat(owners)
 
 
-# -- the numbers of an epoch: what a user wants to see of calibration while the network trains -------------------------
+# -- metrics of an epoch: calibration while the network trains ---------------------------------------------------------
 
 
 def above_margin(logits: Tensor, margin: float) -> dict[str, float]:
-    """Shares of positions on which a regulariser with this margin acts.
+    """Return the fractions of positions on which a regulariser with this margin acts.
 
-    ``gap_above_margin``: the largest logit minus the smallest is above it, as ACLS measures in the paper;
-    ``top_above_margin``: the largest logit itself is, as its released code does.
+    ``gap_above_margin``: the largest logit minus the smallest is above the margin, as in the ACLS paper;
+    ``top_above_margin``: the largest logit itself is above the margin, as in the released code.
     """
     low, high = logits.aminmax(dim=1)
     mean = {"gap_above_margin": high - low > margin, "top_above_margin": high > margin}
@@ -172,9 +172,9 @@ def above_margin(logits: Tensor, margin: float) -> dict[str, float]:
 
 
 def outlook(sample: Sample, void: int, margin: float) -> dict[str, float]:
-    """Mean largest logit, mean distance of it from the smallest, how many exceed the margin, and the fitting T.
+    """Return the mean largest logit, its mean distance from the smallest, fractions above the margin, and fitted T.
 
-    ``ece_after_temperature`` is the ECE that this T leaves, on the samples that it was fitted on.
+    ``ece_after_temperature`` is the ECE after scaling by this T, on the same samples that T was fitted on.
     """
     logits, target = sample.rows(void)
     scaling = Temperature().fit(logits, target) if len(target) else None
@@ -189,9 +189,9 @@ def outlook(sample: Sample, void: int, margin: float) -> dict[str, float]:
 
 
 def regulariser(loss: Loss, batches: Iterable[SampleBatch], void: int) -> dict[str, float]:
-    """What the regulariser does to the labels of some batches, over all processes.
+    """Measure how the regulariser changes the labels of some batches, over all processes.
 
-    ``regulariser_active``: share of positions where a label is changed at all. ``regulariser_flips``: share where
+    ``regulariser_active``: fraction of positions where the label changes. ``regulariser_flips``: fraction where
     moving the logits by the change of the label, z + q' - q, changes the prediction. ``smoothing_predicted``: mean of
     q - q' at the predicted class; ``smoothing_others``: mean of q' - q over the other classes.
     """

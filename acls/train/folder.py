@@ -31,15 +31,15 @@ from acls.storage import load_tensors, save_tensors, write_text
 from acls.train.session import Session
 
 FORMAT = "acls resume 1"
-"""Of the file of a state."""
+"""The format name in a state file."""
 _PACKAGES = ("torch", "numpy", "torchvision", "timm", "lightning-fabric", "safetensors", "scikit-learn")
 NEUTRAL = {"log", "data.root", "data.workers", "data.download", "save_every", "model.weights"}
 NEUTRAL |= {"accelerator", "devices", "nodes", "threads", "compile"}
-"""Settings that may change in a run under way: they change its results in their last bits at most."""
+"""Settings that may change when a run is resumed: they change at most the last bits of its results."""
 
 
 class RunFolder:
-    """The files of one run, by name; each is written whole or not at all."""
+    """The files of one run, by name. Each file is written atomically."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -58,7 +58,7 @@ class RunFolder:
         return self.path / "figures" / f"{name}.png"
 
     def start(self, recipe: Recipe, data: Data) -> None:
-        """Write what is known before training; the loss with all its settings, so that it stays what it is."""
+        """Write the recipe and other facts known before training, with all settings of the loss written out."""
         if self.recipe.exists():
             raise InputError(f"{self.path} holds a run already: continue it with --resume, or pass another --out")
         recipe = replace(recipe, loss=recipe.loss.complete())
@@ -68,13 +68,13 @@ class RunFolder:
         save_recipe(recipe, self.recipe)  # last: a folder with a recipe is a run
 
     def threads(self) -> int | None:
-        """The number of threads that the run began with, where it is recorded."""
+        """The number of threads that the run started with, or None if it was not recorded."""
         with suppress(OSError, ValueError, KeyError):
             return int(json.loads((self.path / "environment.json").read_text(encoding="utf-8"))["threads"])
         return None
 
     def check(self, recipe: Recipe, data: Data) -> None:
-        """Raise unless recipe and data set are still those that the run began with, but for how long it trains.
+        """Raise an error if the recipe (except its training length) or the data set changed since the run started.
 
         Runs of 0.1.0 have no record of their recipe.
         """
@@ -96,7 +96,7 @@ class RunFolder:
                 )
 
     def write_metrics(self, history: list[dict[str, float]]) -> None:
-        """Write one row per epoch, all of them anew, so that they agree with the state to resume from."""
+        """Write one row per epoch; all rows are written again, so that they agree with the state to resume from."""
         text = io.StringIO()
         writer = csv.DictWriter(text, fieldnames=list(history[0]), lineterminator="\n")
         writer.writeheader()
@@ -105,40 +105,40 @@ class RunFolder:
         write_text(self.metrics, text.getvalue())
 
     def save_weights(self, model: nn.Module, recipe: Recipe, epoch: int, names: tuple[str, ...], *, best: bool) -> None:
-        """Write a network's weights under their own names as the last ones and, if they are, as the best ones."""
+        """Write the weights of a network under their original names as the last and, with ``best``, as the best."""
         meta = {"recipe": recipe.name, "epoch": str(epoch), "classes": json.dumps(names), "acls": acls.__version__}
         for file in (self.last, self.best) if best else (self.last,):
             save_tensors(file, model.state_dict(), meta)
 
 
 def decisive(recipe: Recipe, free: Collection[str] = NEUTRAL) -> dict[str, Any]:
-    """The settings that results depend on, by their dotted names, with all of the loss's."""
+    """Return the settings that affect the results, by dotted name, including all settings of the loss."""
     settings = flat(to_plain(replace(recipe, loss=recipe.loss.complete())))
     return {name: value for name, value in settings.items() if name not in free}
 
 
 def open_run(path: Path) -> tuple[RunFolder, Recipe]:
-    """The folder of a run that was started, and its recipe."""
+    """Return the folder of a run that was started, and its recipe."""
     folder = RunFolder(path)
     if not folder.recipe.is_file():
         raise InputError(f"{path} is not the folder of a run: there is no recipe.yaml in it")
     recipe = load_recipe(folder.recipe)
     fields = recipe.loss.fields
     if recipe.loss.name == "ACLS" and "form" not in fields and "recipe" not in load_tensors(folder.splits)[1]:
-        # 0.1.0 recorded only what was given, and its default was another.
+        # Version 0.1.0 recorded only the settings that were given, and its default was different.
         recipe = replace(recipe, loss=replace(recipe.loss, fields={**fields, "form": "paper"}))
     return folder, recipe
 
 
 def new_folder(recipe: Recipe) -> Path:
-    """A folder's name that is not taken yet: runs/RECIPE-LOSS-SEED, with a number if need be."""
+    """Return an unused folder name: runs/RECIPE-LOSS-SEED, with a number added if necessary."""
     base = f"runs/{recipe.name}-{recipe.loss.name}-{recipe.seed}"
     names = itertools.chain([base], (f"{base}-{number}" for number in itertools.count(2)))
     return next(Path(name) for name in names if not Path(name).exists())
 
 
 def environment() -> dict[str, Any]:
-    """Versions, source revision, command and machine: what another needs to repeat the run."""
+    """Return versions, source revision, command and machine, which are needed to repeat the run."""
     versions = {"acls": acls.__version__, "python": platform.python_version()}
     for name in _PACKAGES:
         with suppress(PackageNotFoundError):
@@ -154,7 +154,7 @@ def environment() -> dict[str, Any]:
 
 
 def _revision() -> str | None:
-    """The commit of acls's own source, with a plus where it was changed since; None where it is installed."""
+    """Return the commit of the acls source, with a plus if files have changed; None for an installed package."""
     source = Path(acls.__file__).parent
     command = ["git", "-C", str(source), "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
     try:
@@ -169,35 +169,35 @@ def _revision() -> str | None:
 
 @dataclass
 class TrainState:
-    """How far training is: with the weights and what the loss and the optimiser remember, all of a run's state."""
+    """The progress of training. With the weights and the states of loss and optimiser, it is the state of a run."""
 
     epoch: int = 0
-    """The epoch under way, from 0."""
+    """The current epoch, counted from 0."""
     step: int = 0
-    """Steps done in it."""
+    """Steps done in the current epoch."""
     best: float | None = None
     best_epoch: int = -1
     sums: Tensor = field(default_factory=lambda: torch.zeros(4, dtype=torch.float64))
-    """Of this epoch so far: loss times samples, hits, labelled positions, samples."""
+    """Sums of this epoch so far: loss times samples, hits, labelled positions, samples."""
     seconds: float = 0.0
-    """Spent in this epoch so far."""
+    """Time spent in this epoch so far, in seconds."""
     history: list[dict[str, float]] = field(default_factory=list)
 
     def is_best(self, select: str, row: Mapping[str, float]) -> bool:
-        """Whether an epoch's numbers beat the best so far, strictly: of equals the first is kept."""
+        """Return whether an epoch is strictly better than the best so far; of equal epochs, the first is kept."""
         sign = metric(select).sign
         return self.best is None or math.isnan(self.best) or sign * row[f"val/{select}"] < sign * self.best
 
 
 def _parts(session: Session) -> dict[str, Any]:
-    """What has a state of its own."""
+    """Return the parts of a session that have a state."""
     parts = {"model": session.model, "average": session.average, "optimizer": session.optimizer, "loss": session.loss}
     precision = session.fabric.strategy.precision
     return {name: part for name, part in {**parts, "scaler": precision}.items() if part is not None}
 
 
 def save_resume(session: Session, folder: RunFolder, state: TrainState) -> None:
-    """Write all that the rest of the run depends on, of every process, as one file."""
+    """Write everything that the rest of the run depends on, of every process, into one file."""
     generators = distributed.all_gather(torch.get_rng_state()[None])
     sums = distributed.all_reduce(state.sums)
     if not session.fabric.is_global_zero:
@@ -213,9 +213,9 @@ def save_resume(session: Session, folder: RunFolder, state: TrainState) -> None:
 
 
 def continued(session: Session, folder: RunFolder) -> TrainState:
-    """Put a session into the state that the run in a folder was saved in, or start a run there.
+    """Restore the saved state of the run in a folder, or start a new run there.
 
-    Raises for a run of other settings or data.
+    Raises an error if the run has other settings or data.
     """
     begin = folder.check if folder.recipe.exists() else folder.start
     begin(session.recipe, session.data)
@@ -228,28 +228,28 @@ def continued(session: Session, folder: RunFolder) -> TrainState:
 
 
 def restore(session: Session, saved: dict[str, Any]) -> TrainState:
-    """Put a session into a saved state; returns how far training was."""
+    """Restore a saved state of a session, and return the progress of training."""
     for name, part in _parts(session).items():
         part.load_state_dict(saved[name])
     if distributed.rank() < len(saved["generators"]):
-        torch.set_rng_state(saved["generators"][distributed.rank()].clone())  # a view of a row would crash torch
+        torch.set_rng_state(saved["generators"][distributed.rank()].clone())  # torch crashes if it gets a view of a row
     if saved["cuda"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(saved["cuda"])
     state = TrainState(**saved["at"])
-    if distributed.rank() != 0:  # the sums were saved over all processes
+    if distributed.rank() != 0:  # the saved sums are over all processes
         state.sums = torch.zeros_like(state.sums)
     return state
 
 
 def save_state(path: Path, state: dict[str, Any]) -> None:
-    """Write nested dicts and lists of tensors and plain values, whole or not at all."""
+    """Write nested dicts and lists of tensors and plain values atomically."""
     tensors: dict[str, Tensor] = {}
     plain = _pack(state, "", tensors)
     save_tensors(path, tensors, {"format": FORMAT, "state": json.dumps(plain)})
 
 
 def load_state(path: Path) -> dict[str, Any]:
-    """Read what `save_state` wrote."""
+    """Read a state that `save_state` wrote."""
     tensors, meta = load_tensors(path)
     if meta.get("format") != FORMAT:
         raise InputError(f"{path} is not a state to resume from: expected the resume.safetensors of a run")
@@ -257,7 +257,7 @@ def load_state(path: Path) -> dict[str, Any]:
 
 
 def _pack(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
-    """Replace tensors by their names. JSON has text keys only, so that dicts become lists of pairs."""
+    """Replace tensors by their names. JSON has only text keys, so dicts become lists of pairs."""
     if isinstance(value, Tensor):
         tensors[path] = value
         return {"tensor": path}
@@ -274,7 +274,7 @@ def _unpack(value: Any, tensors: dict[str, Tensor]) -> Any:
         return value
     ((kind, inner),) = value.items()
     if kind == "tensor":
-        return tensors[inner].clone()  # what was read is a map of the file, which the next save replaces
+        return tensors[inner].clone()  # the tensor is mapped to the file, which the next save replaces
     if kind == "dict":
         return {key: _unpack(part, tensors) for key, part in inner}
     parts = [_unpack(part, tensors) for part in inner]

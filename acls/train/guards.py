@@ -1,4 +1,4 @@
-"""What surrounds a run: why it stopped, signals, and the caller's random state and threads."""
+"""Guards around a run: the error that stops it, signals, and the caller's random state and threads."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from acls import distributed
 
 
 class TrainingStopped(RuntimeError):
-    """Training cannot go on; the message says why, what is kept, and what to try. The command line exits with 1."""
+    """Training cannot continue. The message says why, what was saved and what to try. The exit code is 1."""
 
 
 @contextmanager
 def interruptions() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set: the step is finished and the state saved; a second one stops at once.
+    """Yield an event that Ctrl-C and SIGTERM set, to finish the step and save; a second signal stops immediately.
 
-    Left alone where several processes train, which would not stop at the same step, and outside the main thread.
+    Signals are not changed outside the main thread, or if several processes train: they would stop at different steps.
     """
     event = threading.Event()
     if distributed.world() > 1 or threading.current_thread() is not threading.main_thread():
@@ -45,9 +45,9 @@ def interruptions() -> Iterator[threading.Event]:
 
 @contextmanager
 def isolated(threads: int | None = None) -> Iterator[None]:
-    """Compute with this many threads (None: as many as now), and give the caller's number and random state back.
+    """Compute with this many threads (None: the current number), then restore the caller's threads and random state.
 
-    A run seeds torch's global generator, which dropout draws from.
+    A run seeds the global generator of torch, which dropout uses.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(threads or before)

@@ -1,7 +1,7 @@
-"""Where an epoch's numbers go beside the CSV file: TensorBoard, Weights & Biases, MLflow.
+"""Loggers for the metrics of each epoch, in addition to the CSV file: TensorBoard, Weights & Biases, MLflow.
 
-A logger is ``name`` or ``name:place``: ``wandb:my-project``, ``mlflow:my-experiment``. Without a place, the tracker's
-own variable (``WANDB_PROJECT``, ``MLFLOW_EXPERIMENT_NAME``) decides, else it is "acls".
+A logger is ``name`` or ``name:place``: ``wandb:my-project``, ``mlflow:my-experiment``. The default place is the value
+of the tracker's environment variable (``WANDB_PROJECT``, ``MLFLOW_EXPERIMENT_NAME``) or, if it is not set, "acls".
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from acls.options import flat, to_plain
 from acls.recipes import Recipe
 
 Log = Callable[[Mapping[str, float], int], None]
-"""Takes the numbers of an epoch, and its number."""
+"""A function that takes the metrics of an epoch and the number of the epoch."""
 
 
 @contextmanager
 def tensorboard(folder: Path, recipe: Recipe, first: int, place: str) -> Iterator[Log]:  # noqa: ARG001
-    """An event file in the run's folder, without the thread of `SummaryWriter`: a full disk stops the run in a line."""
+    """Write an event file in the run folder, without the thread of `SummaryWriter`, so a full disk stops the run."""
     proto: Any = require("tensorboard.compat.proto.event_pb2", extra="train")
     records: Any = require("tensorboard.summary.writer.record_writer", extra="train")
     path = folder / f"tensorboard/events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
@@ -44,13 +44,13 @@ def tensorboard(folder: Path, recipe: Recipe, first: int, place: str) -> Iterato
             write(step=epoch, summary={"value": [{"tag": tag, "simple_value": one} for tag, one in numbers.items()]})
 
         write(file_version="brain.Event:2")
-        write(step=first, session_log={"status": "START"})  # hides what a broken run wrote from this epoch on
+        write(step=first, session_log={"status": "START"})  # hides events of an interrupted run from this epoch on
         yield log
 
 
 @contextmanager
 def wandb(folder: Path, recipe: Recipe, first: int, place: str) -> Iterator[Log]:  # noqa: ARG001
-    """A run of Weights & Biases, continued under the same id when training is."""
+    """Log to a Weights & Biases run; a resumed training continues the run with the same id."""
     kept = folder / "wandb_run"
     if not kept.exists():
         kept.write_text(uuid.uuid4().hex)
@@ -66,7 +66,7 @@ def wandb(folder: Path, recipe: Recipe, first: int, place: str) -> Iterator[Log]
 
 @contextmanager
 def mlflow(folder: Path, recipe: Recipe, first: int, place: str) -> Iterator[Log]:  # noqa: ARG001
-    """A run of MLflow, at the address that its own settings name; continued when training is."""
+    """Log to an MLflow run, at the address in the MLflow settings; a resumed training continues the run."""
     tracker: Any = require("mlflow", extra="mlflow")
     tracker.set_experiment(place or os.environ.get("MLFLOW_EXPERIMENT_NAME", "acls"))
     kept = folder / "mlflow_run"
@@ -89,13 +89,13 @@ LOGGERS = {logger.__name__: logger for logger in (tensorboard, wandb, mlflow)}
 
 @contextmanager
 def logging(folder: Path, recipe: Recipe, first: int) -> Iterator[Log]:
-    """The loggers that a recipe names, as one, in the first process; ``first`` is the first epoch they will get."""
+    """Combine the loggers of a recipe into one, in the first process; ``first`` is the first epoch to log."""
     logs: list[Log] = []
     with ExitStack() as stack:
         for name, _, place in (entry.partition(":") for entry in recipe.log if distributed.rank() == 0):
             try:
                 logs.append(stack.enter_context(LOGGERS[name](folder, recipe, first, place)))
-            except (InputError, ImportError, OSError):  # a full disk has a sentence of its own
+            except (InputError, ImportError, OSError):  # a full disk has its own message
                 raise
             except Exception as error:
                 reason = " ".join(str(error).split())

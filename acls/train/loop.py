@@ -1,4 +1,4 @@
-"""The loop: one for every loss, which it knows by its hooks only."""
+"""The training loop. It works with every loss, because it uses only the hooks of the loss."""
 
 from __future__ import annotations
 
@@ -29,34 +29,34 @@ from acls.train.session import Session
 from acls.train.setup import Given
 
 FINITE_EVERY = 50
-"""Steps between looks at the loss on a GPU, where each look waits for it."""
+"""Steps between checks of the loss on a GPU, where each check waits for the device."""
 MEMORY_PROBE = 1024
-"""Training samples on which the regulariser of a method that remembers samples is watched."""
+"""Number of training samples used to monitor the regulariser of a method that stores values per sample."""
 
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """What a finished run has to show."""
+    """The result of a finished run."""
 
     folder: Path
     best_epoch: int
-    """The epoch, from 0, whose weights are the best on the validation part."""
+    """The epoch, counted from 0, whose weights are the best on the validation part."""
     val: dict[str, float]
     test: dict[str, float]
     suites: dict[str, Suite]
-    """The tallies of both parts, by name, for figures and all else that wants more than the numbers."""
+    """The tallies of both parts, by name, for figures and other uses that need more than the metrics."""
     history: list[dict[str, float]]
     shown: bool = False  # whether its epochs were printed
 
     def as_json(self) -> dict[str, Any]:
-        """What `acls train --json` prints."""
+        """Return the object that `acls train --json` prints."""
         return {"run": str(self.folder), "best_epoch": self.best_epoch, "val": self.val, "test": self.test}
 
 
 def fit(
     recipe: Recipe, out: str | Path | None = None, *, show: bool = True, given: Given | None = None, wait: bool = False
 ) -> TrainedRun:
-    """Train a recipe and write the run into a new folder, ``runs/RECIPE-LOSS-SEED`` where none is named."""
+    """Train a recipe and write the run into a new folder (default: ``runs/RECIPE-LOSS-SEED``)."""
     recipe = replace(recipe, model=resolved(recipe.model, given.model if given else None))
     with isolated(recipe.threads):
         session = Session(recipe, show=show, given=given)
@@ -68,10 +68,10 @@ def fit(
 
 
 def resume(path: str | Path, *, show: bool = True, given: Given | None = None, wait: bool = False) -> TrainedRun:
-    """Go on with a run that was broken off, where its last state was saved; a finished run only returns its result.
+    """Continue an interrupted run from its last saved state; for a finished run, only return its result.
 
-    It computes with the number of threads that the run began with, so that on a CPU, with the same number of processes,
-    the final weights are bit for bit those of the unbroken run.
+    It uses the number of threads that the run started with. On a CPU with the same number of processes, the final
+    weights are therefore bit for bit equal to those of a run without interruption.
     """
     folder, recipe = open_run(Path(path))
     with isolated(folder.threads()):
@@ -81,7 +81,7 @@ def resume(path: str | Path, *, show: bool = True, given: Given | None = None, w
 
 
 def _held(session: Session, folder: RunFolder, wait: bool) -> AbstractContextManager[None]:
-    """The lock on a run's folder, which the first process holds for all of the run's."""
+    """Lock the folder of a run; the first process holds the lock for all processes of the run."""
     return hold(folder.path / ".lock", wait=wait) if session.fabric.is_global_zero else nullcontext()
 
 
@@ -97,7 +97,7 @@ def _run(session: Session, folder: RunFolder, state: TrainState, show: bool) -> 
 def run_epochs(
     session: Session, folder: RunFolder, state: TrainState, *, show: bool = False, log: Log = lambda *_: None
 ) -> Generator[dict[str, float], None, None]:
-    """Train from a state to the last epoch, or until patience ends; gives the numbers of each epoch as it is saved."""
+    """Train from a state to the last epoch, or until patience ends; yield the metrics of each epoch once saved."""
     recipe, on_first = session.recipe, session.fabric.is_global_zero
     steps = len(session.draws(state.epoch)) if state.epoch < recipe.epochs else 0
     progress = EpochProgress(recipe.epochs, steps * (recipe.epochs - state.epoch) - state.step, show=show and on_first)
@@ -123,12 +123,12 @@ def run_epochs(
                 folder.write_metrics(state.history)
             state.epoch, state.step, state.seconds = state.epoch + 1, 0, 0.0
             state.sums = torch.zeros_like(state.sums)
-            save_resume(session, folder, state)  # last, so that a break before it repeats the epoch
+            save_resume(session, folder, state)  # last, so that an interruption before this line repeats the epoch
             yield row
 
 
 def _train_epoch(session: Session, folder: RunFolder, state: TrainState) -> Iterator[None]:
-    """Train for an epoch, or for what is left of it; gives way after each step."""
+    """Train for an epoch, or for the rest of it; yield after each step."""
     recipe, loss = session.recipe, session.loss
     now = Epoch(state.epoch, recipe.epochs, session.predict)
     if state.step == 0:
@@ -154,14 +154,14 @@ def _train_epoch(session: Session, folder: RunFolder, state: TrainState) -> Iter
 
 
 def _measure(session: Session, state: TrainState) -> dict[str, float]:
-    """The numbers of the epoch that ends: a row of metrics.csv."""
+    """Return the metrics of the epoch that ends: a row of metrics.csv."""
     session.agree_on_buffers()
     data, recipe = session.data, session.recipe
     total, hits, labelled, samples = distributed.all_reduce(state.sums).tolist()
     evaluation = evaluate(session, data.val)
     summary = evaluation.summary()
     probe: Any = evaluation.sample.batches
-    if session.loss.needs_index:  # such a loss means nothing to samples that it has not been trained on
+    if session.loss.needs_index:  # such a loss is not defined for samples that it was not trained on
         probe = session.outputs(Part(data.train.source, data.train.chosen[:MEMORY_PROBE]))
     live = outlook(evaluation.sample, data.void, session.margin) | regulariser(session.loss, probe, data.void)
     return {
@@ -175,7 +175,7 @@ def _measure(session: Session, state: TrainState) -> dict[str, float]:
 
 
 def _finish(session: Session, folder: RunFolder, state: TrainState) -> TrainedRun:
-    """Predict with the best weights, and write the predictions and the summary."""
+    """Predict with the best weights; write the predictions and the summary."""
     tensors, meta = load_tensors(folder.best)
     session.judged.load_state_dict(tensors)
     summaries, suites, passes = {}, {}, session.recipe.passes

@@ -1,4 +1,4 @@
-"""What a run would do and cost, from its recipe and a few timed steps; nothing is written."""
+"""Estimate what a run does and costs, from its recipe and a few timed steps; nothing is written."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ TIMED_STEPS = 3
 
 @dataclass(frozen=True)
 class Plan:
-    """The size and the estimated cost of a run; ``str`` is a line for each thing that matters."""
+    """The size and the estimated cost of a run; ``str`` gives one line per item."""
 
     parameters: int
     steps: int
     seconds_per_step: float
     seconds: float
-    """The estimated time of training, with an evaluation per epoch."""
+    """The estimated training time in seconds, including one evaluation per epoch."""
     memory: int
-    """Bytes at the highest point so far: of the GPU, or of this process."""
+    """Peak memory so far in bytes: of the GPU, or of this process."""
     rows: dict[str, str]
 
     def __str__(self) -> str:
@@ -36,7 +36,7 @@ class Plan:
 
 
 def make_plan(recipe: Recipe) -> Plan:
-    """Build what the recipe describes, time a few steps and a part of an evaluation, and estimate the cost."""
+    """Build everything in the recipe, time a few steps and a part of an evaluation, and estimate the cost."""
     with isolated(recipe.threads):
         session = Session(recipe, show=True)
         draws = session.draws(0)
@@ -46,7 +46,7 @@ def make_plan(recipe: Recipe) -> Plan:
         for number, batch in enumerate(batches(session.data.train, timed, workers=recipe.data.workers)):
             session.step(batch, 0, number)
             marks.append(time.perf_counter())
-        # The first step warms up: it sets the pace only where there is no other.
+        # The first step is a warm-up: its time is used only if there is no other step.
         warm = marks[1:] if len(marks) > 2 else marks
         pace = (warm[-1] - warm[0]) / (len(warm) - 1)
         began = time.perf_counter()
@@ -81,4 +81,4 @@ def _highest_memory(device: torch.device) -> int:
     except ModuleNotFoundError:  # as on Windows
         return 0
     highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return highest if sys.platform == "darwin" else highest * 1024  # kilobytes elsewhere
+    return highest if sys.platform == "darwin" else highest * 1024  # other systems report kilobytes

@@ -1,4 +1,4 @@
-"""A line per epoch and, on a terminal, a bar; both with the time that is left."""
+"""Show progress: one line per epoch and, on a terminal, a bar, both with the remaining time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from acls.metrics.catalogue import metric
 
 
 def progress_bar(*, stderr: bool = False, **settings: Any) -> Any:
-    """A bar of rich's with the time that is left, which goes away at its end; None without rich."""
+    """Return a rich progress bar with the remaining time, removed at the end; None if rich is not installed."""
     try:
         rich, console = (require(f"rich.{name}", extra="train") for name in ("progress", "console"))
     except MissingExtra:
@@ -23,26 +23,26 @@ def progress_bar(*, stderr: bool = False, **settings: Any) -> Any:
 
 
 class EpochProgress:
-    """Tells how far training is; silent where ``show`` is False."""
+    """Shows the progress of training; prints nothing if ``show`` is False."""
 
     def __init__(self, epochs: int, steps: int, *, show: bool) -> None:
-        """Take the number of epochs in all, and of steps that are left: those before a resume tell nothing of speed."""
+        """Set the total number of epochs and the steps left; steps before a resume do not count for the speed."""
         self.epochs, self.show, self.done, self.began = epochs, show, 0, time.perf_counter()
         self.bar = progress_bar() if show else None
         if self.bar is not None:
             self.task = self.bar.add_task("training", total=max(steps, 1))
 
     def shown(self) -> AbstractContextManager[Any]:
-        """The time in which the bar, if there is one, is on the terminal."""
+        """Return a context manager that shows the bar, if there is one, on the terminal."""
         return nullcontext() if self.bar is None else self.bar
 
     def step(self, epoch: int) -> None:
-        """One step is done."""
+        """Record one finished step."""
         if self.bar is not None:
             self.bar.update(self.task, advance=1, description=f"epoch {epoch + 1}/{self.epochs}")
 
     def epoch(self, number: int, row: Mapping[str, float], best: bool) -> None:
-        """An epoch is done, with these numbers: a line of at most 80 characters."""
+        """Print the metrics of a finished epoch in a line of at most 80 characters."""
         if not self.show:
             return
         self.done += 1
@@ -59,7 +59,7 @@ class EpochProgress:
 
 
 def duration(seconds: float) -> str:
-    """A time in words: ``40 s``, ``12 min``, ``3.5 h``."""
+    """Format a duration: ``40 s``, ``12 min``, ``3.5 h``."""
     if seconds != seconds or seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,4 +1,4 @@
-"""All that a recipe describes, built: data, network, loss, optimiser; and what one step and one pass do with them."""
+"""The objects that a recipe describes (data, network, loss, optimiser), and the training and evaluation steps."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from acls.train.setup import Given, build_optimizer, check, make_fabric
 
 
 class Session:
-    """A recipe's data, network, loss and optimiser on their devices. Draws from torch's global generator."""
+    """The data, network, loss and optimiser of a recipe on their devices. Uses the global generator of torch."""
 
     def __init__(self, recipe: Recipe, *, show: bool = False, given: Given | None = None) -> None:
-        """Build everything; with ``show``, print what was left out of a file of weights."""
+        """Build all objects; with ``show``, print which tensors of a weights file were not loaded."""
         self.recipe = recipe
         self.fabric = make_fabric(recipe)
         self.fabric.launch()
@@ -47,7 +47,7 @@ class Session:
         self.loss.to(self.fabric.device)
         self.optimizer = build_optimizer(recipe.optim, self.model)
         compiled = torch.compile(self.model) if recipe.compile else self.model
-        # The wrapped ones train; self.model keeps the same weights under their own names.
+        # The wrapped modules are trained; self.model keeps the same weights under their original names.
         self.wrapped, self.stepper = self.fabric.setup(compiled, self.optimizer)
         average = get_ema_multi_avg_fn(recipe.ema)  # type: ignore[no-untyped-call]
         self.average = AveragedModel(self.model, multi_avg_fn=average, use_buffers=True) if recipe.ema else None
@@ -55,16 +55,16 @@ class Session:
 
     @property
     def margin(self) -> float:
-        """The margin of the recipe, or else of ACLS: by it the logits of every method are watched alike."""
+        """The margin of the recipe, or else of ACLS; it is used to monitor the logits of every method."""
         return float(self.recipe.loss.protocol.get("margin", ACLS().margin))
 
     @property
     def judged(self) -> nn.Module:
-        """The network that is evaluated and kept: the averaged one where there is one."""
+        """The network that is evaluated and saved: the averaged network if there is one."""
         return self.model if self.average is None else self.average.module
 
     def draws(self, epoch: int) -> list[Draw]:
-        """This process's share of each batch of an epoch, in random order, of the samples that the loss keeps."""
+        """Return this process's share of each batch of an epoch, in random order, of samples that the loss keeps."""
         recipe, numbers = self.recipe, torch.arange(len(self.data.train))
         mask = self.loss.keep_mask()
         if mask is not None:
@@ -72,13 +72,13 @@ class Session:
         order = numbers[torch.randperm(len(numbers), generator=generator(recipe.seed, epoch))]
         rank, world = distributed.rank(), distributed.world()
         whole = [order[start : start + recipe.batch] for start in range(0, len(order), recipe.batch)]
-        # A batch too small to give every process a sample is left out by all of them.
+        # All processes skip a batch that is too small to give every process a sample.
         least = recipe.batch if recipe.drop_last and len(whole) > 1 else world
         kept = [batch for batch in whole if len(batch) >= least][: recipe.limit_batches]
         return [Draw(share := batch[rank::world], epoch, len(share) * world / len(batch)) for batch in kept]
 
     def step(self, batch: SampleBatch, epoch: int, number: int, weight: float = 1.0) -> Tensor:
-        """One optimiser step; returns sums over the batch: loss times samples, hits, labelled positions, samples."""
+        """Do one optimiser step; return batch sums: loss times samples, hits, labelled positions, samples."""
         recipe, options = self.recipe, self.recipe.data
         x, y, index = (part.to(self.fabric.device, non_blocking=True) for part in batch)
         target = y
@@ -113,9 +113,9 @@ class Session:
         return torch.stack([total.double() * count, hits.sum(), valid.sum(), total.new_tensor(count)])
 
     def outputs(self, part: Part, *, model: nn.Module | None = None, passes: int = 0) -> Iterator[SampleBatch]:
-        """Logits in float32, target and index of this process's share of a part, in eval mode, in order.
+        """Yield float32 logits, target and index of this process's share of a part, in eval mode and in order.
 
-        With ``passes``, log-probabilities averaged over this many passes with dropout instead of logits.
+        With ``passes``, yield log-probabilities averaged over this many passes with dropout instead of logits.
         """
         model = self.judged if model is None else model
         model.eval()
@@ -127,18 +127,18 @@ class Session:
                 x = x.contiguous(memory_format=torch.channels_last)
             with torch.no_grad(), self.fabric.autocast():
                 x = x.to(self.fabric.device)
-                # Seeded by the batch, so that the same network gives the same predictions again.
+                # Seeded per batch, so that the same network gives the same predictions again.
                 run = MCDropout(model, passes, seed=int(index[0])) if passes else model
                 logits = run(x)
             yield logits.float(), y.to(self.fabric.device), index.to(self.fabric.device)
 
     def predict(self, split: str) -> Iterator[SampleBatch]:
-        """What `acls.losses.Epoch` offers to losses with memory."""
+        """Yield the outputs of a split, as `acls.losses.Epoch` offers them to losses with memory."""
         yield from self.outputs(self.data.parts()[split], model=self.model)
         self.model.train()
 
     def agree_on_buffers(self) -> None:
-        """Take the first process's running statistics everywhere: each process has seen its own samples only."""
+        """Copy the running statistics of the first process to all: each process has seen only its own samples."""
         if distributed.world() > 1:
             for buffer in self.model.buffers():
                 own = buffer if distributed.rank() == 0 else torch.zeros_like(buffer)

@@ -1,4 +1,4 @@
-"""What a recipe asks for, checked and set up: devices, processes and number formats (Lightning Fabric), optimiser."""
+"""Check a recipe and set up its devices, processes and precision (with Lightning Fabric), and its optimiser."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ with torch.autocast("cpu", dtype=torch.bfloat16):
 
 @dataclass(frozen=True)
 class Given:
-    """What the caller hands over in Python instead of naming it in the recipe."""
+    """Objects that the caller passes in Python instead of naming them in the recipe."""
 
     data: Callable[..., Data] = load
-    """Makes the data, called with ``options=``, its `DataOptions`, and ``seed=``."""
+    """Creates the data; called with ``options=`` (`DataOptions`) and ``seed=``."""
     model: Callable[..., Any] | None = None
 
 
 def check(recipe: Recipe, data: Data) -> None:
-    """Raise where a recipe has a value outside its range, or asks for what the data, the model or we do not have."""
+    """Raise an error for values out of range, and for settings that the data, the model or acls do not support."""
     options.check(recipe)
     known = selectable(maps=data.segmentation)
     if recipe.select not in known:
@@ -56,7 +56,7 @@ def check(recipe: Recipe, data: Data) -> None:
 
 
 def build_optimizer(optim: OptimOptions, model: nn.Module) -> torch.optim.Optimizer:
-    """Make the optimiser; biases and normalisation weights, the ones with one axis, are decayed only if it says so."""
+    """Create the optimiser; parameters with one axis (biases, normalisation) are decayed only with ``decay_all``."""
     decayed = [weight for weight in model.parameters() if optim.decay_all or weight.ndim > 1]
     plain = [weight for weight in model.parameters() if not optim.decay_all and weight.ndim <= 1]
     groups = [
@@ -68,7 +68,7 @@ def build_optimizer(optim: OptimOptions, model: nn.Module) -> torch.optim.Optimi
 
 
 def make_fabric(recipe: Recipe) -> Any:
-    """Set up the processes that a recipe, or the launcher around us, asks for; they start with ``fabric.launch()``."""
+    """Set up the processes of the recipe or of the launcher; they start with ``fabric.launch()``."""
     lightning = require("lightning_fabric", extra="train")
     seen = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not seen.get(recipe.accelerator, True):
@@ -77,12 +77,12 @@ def make_fabric(recipe: Recipe) -> Any:
     if recipe.precision == "bf16" and on_cpu:
         check_bf16()
     devices, nodes = recipe.devices, recipe.nodes
-    if "LOCAL_WORLD_SIZE" in os.environ:  # started by torchrun, which knows better
+    if "LOCAL_WORLD_SIZE" in os.environ:  # started by torchrun, whose settings take precedence
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
         nodes = int(os.environ["WORLD_SIZE"]) // devices
     settings: dict[str, Any] = {"precision": _FORMATS[recipe.precision]}
     if recipe.precision == "fp16" and on_cpu:
-        # Fabric turns fp16 into bf16 on a CPU, though autocast and torch's scaler work there.
+        # Fabric replaces fp16 by bf16 on a CPU, although autocast and torch's scaler work there.
         plugins = require("lightning_fabric.plugins", extra="train")
         settings = {"plugins": [plugins.MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))]}
     return lightning.Fabric(
@@ -96,7 +96,7 @@ def make_fabric(recipe: Recipe) -> Any:
 
 @cache
 def check_bf16() -> None:
-    """Try bfloat16 in another process: on some virtual CPUs it ends the process without a word."""
+    """Test bfloat16 in another process: on some virtual CPUs it ends the process without an error message."""
     probe = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, check=False)
     if probe.returncode == 0:
         return
