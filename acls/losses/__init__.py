@@ -1,7 +1,7 @@
-"""Every training loss of the paper, and the paper's view of them.
+"""The training losses of the paper, and functions that show each loss as a form of label smoothing.
 
-``loss = acls.losses.ACLS(margin=6.0)`` takes the place of ``torch.nn.CrossEntropyLoss()`` in any training loop. To add
-a method, write a `Loss` or a `Regularized` in a file of its own and add it to `REGISTRY`.
+``loss = acls.losses.ACLS(margin=6.0)`` replaces ``torch.nn.CrossEntropyLoss()`` in any training loop. To add a method,
+write a subclass of `Loss` or `Regularized` in its own file and add it to `REGISTRY`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ GROUPS = {
 
 
 def make_loss(spec: str | Mapping[str, Any] | Spec | Loss, **fields: Any) -> Loss:
-    """Build a loss from text, or from what `Loss.settings` returns; names in upper or lower case.
+    """Build a loss from text, or from the output of `Loss.settings`. Names are not case-sensitive.
 
     >>> make_loss("acls", margin=6.0), make_loss("MDCA(base=Focal(gamma=1))")
     (ACLS(margin=6.0), MDCA(base=Focal(gamma=1.0)))
@@ -51,7 +51,7 @@ def make_loss(spec: str | Mapping[str, Any] | Spec | Loss, **fields: Any) -> Los
 
 
 def make_losses(text: str) -> list[Loss]:
-    """Build the losses that a comma-separated text names; ``paper`` and ``all`` stand for those of that group."""
+    """Build losses from comma-separated text. The names ``paper`` and ``all`` stand for all losses of that group."""
     return [make_loss(spec) for spec in parse(text, "loss", GROUPS)]
 
 

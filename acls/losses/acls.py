@@ -1,4 +1,4 @@
-"""Adaptive and conditional label smoothing, in every form it has been written down."""
+"""Adaptive and conditional label smoothing (ACLS), in all its published forms."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from acls.shapes import Positions
 
 @dataclass(frozen=True)
 class Form:
-    """What sets one way of writing ACLS down apart from the others."""
+    """The properties that distinguish one form of ACLS from the others."""
 
     absolute: bool = False
-    """The predicted class's term has z_ŷ itself, not z_ŷ - min z."""
+    """The term of the predicted class uses z_ŷ itself instead of z_ŷ - min z."""
     stopped: bool = False
-    """No gradient flows through min z, nor through z_ŷ in the other classes' term."""
+    """No gradient flows through min z, nor through z_ŷ in the term of the other classes."""
     averaged: bool = True
-    """The other classes' term is averaged over K - 1 classes, not added up."""
+    """The term of the other classes is a mean over K - 1 classes instead of a sum."""
     halved: bool = False
-    """Squares are halved, so that the gradient has no factor 2."""
+    """The squares are multiplied by 1/2, so that the gradient has no factor 2."""
 
 
 FORMS = {
@@ -49,11 +49,11 @@ def acls_penalty(
     smoothing: str = "adaptive",
     condition: str = "margin",
 ) -> tuple[Tensor, Tensor]:
-    """Return the two terms of ACLS of logits ``(N, K, *D)``, one value per position ``(N, *D)`` each.
+    """Return the two terms of ACLS for logits ``(N, K, *D)``. Each term has one value per position, ``(N, *D)``.
 
-    In the form "paper" (Eq. 13): lambda1 max(0, z_ŷ - min_k z_k - M)^2 and lambda2/(K-1) sum_{j≠ŷ}
-    max(0, z_ŷ - z_j - M)^2, with ŷ the predicted class, the first where several tie, and M the margin. The other forms
-    and arguments are explained in `ACLS`.
+    The form "paper" (Eq. 13) is lambda1 max(0, z_ŷ - min_k z_k - M)^2 and lambda2/(K-1) sum_{j≠ŷ}
+    max(0, z_ŷ - z_j - M)^2, where ŷ is the predicted class and M is the margin. If several classes tie, ŷ is the first
+    of them. `ACLS` explains the other forms and arguments.
 
     >>> acls_penalty(torch.tensor([[12.0, 6.0, 2.0, -1.0]]), margin=6.0, form="paper")
     (tensor([4.9000]), tensor([0.2167]))
@@ -72,30 +72,31 @@ def acls_penalty(
         half = 0.5 if how.halved else 1.0
         lead, gaps = half * lead.square(), half * gaps.square()
     if how.absolute:
-        lead = lead * (z == largest).sum(1, keepdim=True)  # as the authors' code: once per tied class
+        lead = lead * (z == largest).sum(1, keepdim=True)  # once per tied class, like the authors' code
     average = z.shape[1] - 1 if how.averaged else 1
     return lambda1 * lead.squeeze(1), lambda2 / average * gaps.sum(1)
 
 
 class ACLS(RankedByHistory, OnePass):
-    """Cross-entropy plus squares of what logit gaps exceed a margin by: the wider the gap, the smoother the label.
+    """Cross-entropy plus a penalty on logit gaps that exceed a margin: the wider the gap, the smoother the label.
 
-    lambda1 max(0, z_ŷ - margin)^2 + lambda2/(K-1) sum_{j≠ŷ} max(0, z_ŷ - z_j - margin)^2, ŷ the predicted class, the
-    first where several tie. The published margin is 6 on CIFAR-10 and 10 elsewhere.
+    The penalty is lambda1 max(0, z_ŷ - margin)^2 + lambda2/(K-1) sum_{j≠ŷ} max(0, z_ŷ - z_j - margin)^2, where ŷ is the
+    predicted class (the first one if several tie). The published margin is 6 on CIFAR-10 and 10 elsewhere.
 
-    ``form``: ``"released"``, the default, is the authors' code, which published numbers come from: no gradient flows
-    through z_ŷ in the second term; there lambda1 = alpha pos_lambda and lambda2 = alpha neg_lambda. ``"paper"`` is the
-    printed loss (Eq. 13), z_ŷ - min_k z_k instead of z_ŷ in the first term, with the second averaged as in the authors'
-    code; its gradient sums to zero over classes, so a constant added to all logits changes nothing. Of the two, each
-    had the lower NLL in two of four studies of accurate networks. ``"stopped"`` is ``"paper"`` with no gradient through
-    min z and through z_ŷ in the second term; ``"printed-loss"`` adds the second term up, and ``"printed-gradient"`` has
-    exactly the gradient of Eq. 12, which is no loss's gradient. In the forms with stopped gradients the logits can
-    drift by a constant, and ``"stopped"`` has been seen to fall to chance: see the errata.
+    ``form="released"``, the default, is the authors' code, which produced the published numbers. No gradient flows
+    through z_ŷ in the second term. In their notation, lambda1 = alpha pos_lambda and lambda2 = alpha neg_lambda.
+    ``"paper"`` is the printed loss (Eq. 13): the first term uses z_ŷ - min_k z_k instead of z_ŷ, and the second term is
+    averaged as in the authors' code. Its gradient sums to zero over the classes, so a constant added to all logits
+    changes nothing. Each of these two forms had the lower NLL in two of four studies of accurate networks.
+    ``"stopped"`` is ``"paper"`` without the gradient through min z and through z_ŷ in the second term.
+    ``"printed-loss"`` is ``"paper"`` with a sum, not a mean, in the second term. ``"printed-gradient"`` has exactly
+    the gradient of Eq. 12, which is not the gradient of any loss. In the forms with stopped gradients the logits can
+    drift by a constant. With ``"stopped"``, accuracy has been observed to fall to chance level: see the errata.
 
-    ``smoothing="constant"`` takes the excess itself, not its square (the paper's CR only); ``condition="always"``
-    drops the condition, so that gaps are pulled towards the margin from both sides (AR only); ``"ranking"`` replaces it
-    by CRL's: the sample and the next in the batch rank differently by confidence and by how often they were correct.
-    Park et al., ICCV 2023.
+    ``smoothing="constant"`` penalises the excess itself instead of its square (the paper's "CR only").
+    ``condition="always"`` removes the condition, so that gaps are pulled towards the margin from both sides (the
+    paper's "AR only"). ``condition="ranking"`` uses the condition of CRL: the penalty acts if a sample and the next one
+    in the batch rank differently by confidence and by how often they were correct. Park et al., ICCV 2023.
     """
 
     lambda1: float = option(default=0.1, within="[0, inf)")
@@ -135,7 +136,7 @@ class ACLS(RankedByHistory, OnePass):
         return self.rule_on_cross_entropy(gradient_rule(self.excess, down, up, (if_down, if_up)))
 
     def _formulas(self) -> tuple[tuple[str, str], tuple[str, str]]:
-        """Return f and C at the predicted class, and at the others, as one would write them."""
+        """Return f and C as formulas in text, for the predicted class and for the other classes."""
         how, clipped = FORMS[self.form], self.condition == "margin"
         lead = "z_ŷ" if how.absolute else "z_ŷ - min z"
         weight = "λ2/(K-1)" if how.averaged else "λ2"
@@ -151,7 +152,7 @@ class ACLS(RankedByHistory, OnePass):
         return (f"{falls} + {back}", if_falls), (f"{rises}, and at min z the λ1 term", if_rises)
 
     def _ranked_wrongly(self, at: Positions) -> Tensor:
-        """Return 1 where a sample and the next rank differently by history and by confidence, per position."""
+        """Return 1 per position if its sample and the next sample rank differently by history and by confidence."""
         with torch.no_grad():
             correct = self.rank_value(at).to(at.logits.dtype)
             confidence = sample_means(log_confidence(at.logits)[0].exp(), at)

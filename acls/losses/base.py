@@ -1,4 +1,4 @@
-"""What every loss is: a data term, regularisers on top of it, and four hooks for the methods that remember."""
+"""Base classes of all losses: a data term, regularisers on top of it, and hooks for methods that keep a memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from acls.shapes import IGNORE_INDEX, ONE_CLASS, Positions, flatten, labelled_me
 
 @dataclass(frozen=True)
 class About:
-    """Where a method comes from, and its type in the paper's terms: AR adapts, CR has a condition, ACR does both."""
+    """The source of a method, and its type in the paper's terms: AR is adaptive, CR is conditional, ACR is both."""
 
     title: str
     authors: str
@@ -32,28 +32,28 @@ class About:
 
 @dataclass(frozen=True)
 class Epoch:
-    """What a loss with memory may ask for between epochs."""
+    """The information that a loss with memory receives between epochs."""
 
     number: int
-    """0 for the first."""
+    """The number of the epoch; the first epoch is 0."""
     total: int
     predict: Callable[[str], Iterable[tuple[Tensor, Tensor, Tensor]]]
     """``predict("train")`` or ``predict("val")`` runs the model in eval mode, without augmentation, over that split and
-    yields batches of (logits, target, index); where several processes train, each yields its own share."""
+    yields batches of (logits, target, index). If several processes train, each one yields its own part of the split."""
 
 
 class Loss(Configured):
     """A training loss: ``loss(logits, target)`` is a scalar, as with `torch.nn.CrossEntropyLoss`.
 
-    Logits are ``(N, K)`` or ``(N, K, *D)``; the target holds class ids ``(N, *D)`` or, where the method allows it, soft
-    labels of the logits' shape. Binary scores ``(N,)`` or ``(N, 1, *D)`` with labels 0 and 1 are the logits [0, score]
-    of two classes. A class whose logit is -inf is masked: it gets no gradient, and regularisers leave it out. Positions
-    labelled ``ignore_index`` count for nothing, and with none left the loss is 0 with a gradient of 0. ``class_weight``
-    ``(K,)`` weighs the data term as torch's own ``weight`` does, and leaves the regularisers alone.
-    ``reduction="none"`` returns one value per position, where the method has one. In eval mode (``loss.eval()``) the
-    terms that rest on a memory drop out, no index is needed, and nothing is remembered.
+    Logits have shape ``(N, K)`` or ``(N, K, *D)``. The target holds class ids ``(N, *D)`` or, if the method supports
+    them, soft labels of the same shape as the logits. Binary scores ``(N,)`` or ``(N, 1, *D)`` with labels 0 and 1 are
+    treated as the logits [0, score] of two classes. A class with logit -inf is masked: it gets no gradient, and the
+    regularisers skip it. Positions with the label ``ignore_index`` are ignored. If all positions are ignored, the loss
+    and its gradient are 0. ``class_weight`` ``(K,)`` weights the data term in the same way as ``weight`` in torch. It
+    does not change the regularisers. ``reduction="none"`` returns one value per position, if the method has one. In
+    eval mode (``loss.eval()``) the loss omits the terms that use a memory, needs no index, and updates no memory.
 
-    A method writes `data_term` (one value per position) and perhaps `rule`, `about` and the hooks.
+    A subclass implements `data_term` (one value per position) and, if needed, `rule`, `about` and the hooks.
     """
 
     ignore_index: int = IGNORE_INDEX
@@ -62,14 +62,14 @@ class Loss(Configured):
 
     about: ClassVar[About]
     data_name: ClassVar[str] = "ce"
-    """What the data term is called in `terms`."""
+    """The name of the data term in `terms`."""
     couples_samples: ClassVar[bool] = False
-    """Whether the regulariser is a statistic of the batch, without a value per position."""
+    """Whether the regulariser is a statistic of the whole batch, so that it has no value per position."""
     refuses_soft_targets: ClassVar[bool] = False
     memory: ClassVar[tuple[str, ...]] = ()
-    """The names of the buffers that `prepare` makes."""
+    """The names of the buffers that `prepare` creates."""
     index_reason: ClassVar[str] = ""
-    """Why the method needs ``index=``, for the error where it is missing."""
+    """The reason why the method needs ``index=``, used in the error message if it is missing."""
 
     def __post_init__(self) -> None:
         weight: Tensor | Sequence[float] | None = self.class_weight
@@ -86,65 +86,65 @@ class Loss(Configured):
         return self._value(self._positions(logits, target, index))
 
     def terms(self, logits: Tensor, target: Tensor, index: Tensor | None = None) -> dict[str, Tensor]:
-        """Return the named parts of the loss, as weighed in it; their sum is the loss."""
+        """Return the weighted terms of the loss by name. Their sum is the loss."""
         return self._terms(self._positions(logits, target, index))
 
     def stack(self) -> list[Loss]:
-        """Return the loss and, below it, the base it regularises, and that one's base, and so on."""
+        """Return a list of this loss, its base, the base of that base, and so on."""
         return [self]
 
-    # -- what a method writes ----------------------------------------------------------------------------------------
+    # -- methods to implement in a subclass --------------------------------------------------------------------------
 
     def data_term(self, at: Positions, weight: Tensor | None) -> Tensor:
-        """Return the part that fits the labels, one value per position ``(M,)``; ``weight`` are the class weights."""
+        """Return the term that fits the labels, one value per position ``(M,)``. ``weight`` holds the class weights."""
         raise NotImplementedError
 
     def penalty(self, at: Positions) -> dict[str, Tensor]:
-        """Return this method's own weighed regularisers by name: one value per position ``(M,)``, or one ``()``."""
+        """Return the weighted regularisers of this method by name, as one value per position ``(M,)`` or a scalar."""
         return {}
 
     def excess(self, z: Tensor, y: Tensor) -> Tensor:
-        """Return what the loss adds to cross-entropy, one value per row of logits ``(M, K)``, for `gradient_rule`."""
+        """Return the loss minus cross-entropy, one value per row of logits ``(M, K)``. `gradient_rule` uses it."""
         return self.data_term(Positions(z, y, None, y.shape), None) - F.cross_entropy(z, y, reduction="none")
 
     def rule(self, n_classes: int) -> Rule | None:
-        """Return the method's row of the paper's Table 2, or None where its gradient is no function of one position."""
+        """Return the method's row of the paper's Table 2, or None if its gradient depends on more than one position."""
         return None
 
-    # -- hooks of methods with memory: whoever owns the loop calls them, and they do nothing by default --------------
+    # -- hooks of methods with memory: the training loop calls them, and they do nothing by default ------------------
 
     @property
     def needs_index(self) -> bool:
-        """Whether ``index=``, the samples' numbers in the training set, must be passed in training mode.
+        """Whether training mode needs ``index=``, the positions of the samples in the training set.
 
-        In eval mode what a method remembers of its training samples drops out of the loss, and no memory changes.
+        In eval mode the loss does not use the memory of the training samples and does not change it.
         """
         return any(part.remembers_samples() for part in self.stack())
 
     def remembers_samples(self) -> bool:
-        """Return whether the method itself, apart from its base, needs ``index=``."""
+        """Return whether this method needs ``index=``, regardless of its base."""
         return False
 
     def prepare(self, *, n_train: int, n_classes: int) -> None:
-        """Make the buffers that hold the method's memory; called once, before training. Loading a state does so too."""
+        """Create the buffers for the method's memory. Call it once before training, unless you load a saved state."""
 
     def start_epoch(self, now: Epoch) -> None:
-        """Called before each epoch."""
+        """Update the memory before an epoch."""
 
     def observe(self, logits: Tensor, target: Tensor, index: Tensor) -> None:
-        """Called after each optimiser step with the logits of that step."""
+        """Update the memory after an optimiser step, with the logits of that step."""
 
     def end_epoch(self, now: Epoch) -> None:
-        """Called after each epoch."""
+        """Update the memory after an epoch."""
 
     def keep_mask(self) -> Tensor | None:
-        """Return which training samples stay in training, ``(n_train,)`` bool; None for all."""
+        """Return a bool mask ``(n_train,)`` of the samples that stay in training, or None if all of them do."""
         return None
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Load a saved state; memory that `prepare` has not made yet is made as it was saved.
+        """Load a saved state. If `prepare` has not been called, this creates the memory with the saved shapes.
 
-        So whoever builds a module and loads a checkpoint into it need not know that the loss in it has a memory.
+        Code that loads a checkpoint into a module therefore does not need to know that its loss has a memory.
         """
         for name in self._missing_memory():
             if (saved := state_dict.get(prefix + name)) is not None:
@@ -154,7 +154,7 @@ class Loss(Configured):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def check_prepared(self) -> None:
-        """Raise where the memory that `prepare` makes is not there."""
+        """Raise an error if `prepare` has not created the memory."""
         if self._missing_memory():
             raise InputError(f"{type(self).__name__} has no memory yet: call loss.prepare(n_train=..., n_classes=...)")
 
@@ -162,7 +162,7 @@ class Loss(Configured):
         made = dict(self.named_buffers())
         return [name for name in self.memory if name not in made]
 
-    # -- the one place for shapes, ignored positions, weights and reductions -----------------------------------------
+    # -- shapes, ignored positions, weights and reductions are handled only here -------------------------------------
 
     def _positions(self, logits: Tensor, target: Tensor, index: Tensor | None) -> Positions:
         at = flatten(logits, target, ignore_index=self.ignore_index, index=index)
@@ -184,7 +184,7 @@ class Loss(Configured):
 
     def _terms(self, at: Positions) -> dict[str, Tensor]:
         if at.valid is not None:
-            # What stands at an ignored position, NaN among others, reaches no term and no gradient.
+            # Values at ignored positions, including NaN, must not reach any term or gradient.
             at = at.with_logits(torch.where(at.valid.unsqueeze(1), at.logits, 0.0))
         at = unmasked(at)
         weight = self.class_weight
@@ -195,20 +195,21 @@ class Loss(Configured):
         *regularisers, base = self.stack()
         parts = {base.data_name: reduced(base.data_term(at, weight), at, self.reduction, weight)}
         for part in reversed(regularisers):
-            if part.remembers_samples() and not part.training:  # it knows nothing of samples it was not trained on
+            if part.remembers_samples() and not part.training:  # there is no history of new samples
                 continue
             for name, value in part.penalty(at).items():
-                # Two of a kind may be stacked: the outer one's terms are then numbered.
+                # The same method may be stacked twice. The terms of the outer one then get a number.
                 taken = sum(other == name or other.startswith(f"{name}_") for other in parts)
                 parts[f"{name}_{taken + 1}" if taken else name] = reduced(value, at, self.reduction)
         return parts
 
 
 def unmasked(at: Positions) -> Positions:
-    """Replace logits of -inf by numbers so low that their probability is 0, for 0 log 0 to be 0 and not NaN.
+    """Replace logits of -inf by finite numbers with probability 0, so that 0 log 0 is 0 instead of NaN.
 
-    No gradient flows to them. The label's own logit stays: cross-entropy is infinite where the label is masked. On a
-    CPU outside of ``torch.compile`` a look at the data spares the work where nothing is masked.
+    No gradient flows to them. The logit of the label is not replaced: cross-entropy is infinite if the label is masked.
+    On a CPU outside of ``torch.compile``, the function first checks whether any class is masked and returns early if
+    none is.
     """
     z = at.logits
     looks = z.device.type == "cpu" and not torch.compiler.is_compiling()
@@ -221,7 +222,7 @@ def unmasked(at: Positions) -> Positions:
 
 
 def reduced(values: Tensor, at: Positions, reduction: str, weight: Tensor | None = None) -> Tensor:
-    """Reduce one value per position, or one for the batch, over the positions that count."""
+    """Reduce one value per position, or one value per batch, over the positions that are not ignored."""
     if values.ndim == 0:
         return values * at.count() if reduction == "sum" else values
     if reduction == "none":
@@ -231,13 +232,13 @@ def reduced(values: Tensor, at: Positions, reduction: str, weight: Tensor | None
     total = (values if at.valid is None else torch.where(at.valid, values, 0.0)).sum()
     if reduction == "sum" or weight is None:
         return total
-    # As torch does: the mean weighs each position by its class's weight, and is 0 when nothing is left.
+    # Like torch, the mean weights each position by the weight of its class. It is 0 if all positions are ignored.
     share = weight[at.target] if at.valid is None else torch.where(at.valid, weight[at.target], 0.0)
     return total / share.sum().clamp(min=torch.finfo(share.dtype).tiny)
 
 
 class CE(Loss):
-    """Cross-entropy: -log p_y, where p is the softmax of the logits. The same number as `torch.nn.CrossEntropyLoss`."""
+    """Cross-entropy: -log p_y, where p is the softmax of the logits. It equals `torch.nn.CrossEntropyLoss`."""
 
     about = About("Cross-entropy", "Good", "J. R. Stat. Soc. B", 1952)
 
@@ -249,7 +250,7 @@ class CE(Loss):
 
 
 class Regularized(Loss):
-    """A loss with a regulariser on top of ``base``: any other loss, cross-entropy by default."""
+    """A loss that adds a regulariser to ``base``, which can be any other loss (cross-entropy by default)."""
 
     base: Loss = field(default_factory=CE)
 
@@ -272,7 +273,7 @@ class Regularized(Loss):
         return sum(parts, next(parts))
 
     def rule_on_cross_entropy(self, rule: Rule) -> Rule | None:
-        """Return ``rule`` where the base is plain cross-entropy, which a row of the table presupposes; else None."""
+        """Return ``rule`` if the base is plain cross-entropy, as a row of the table requires; otherwise None."""
         return rule if type(self.base) is CE else None
 
     def prepare(self, *, n_train: int, n_classes: int) -> None:
@@ -294,7 +295,7 @@ class Regularized(Loss):
         return replace(now, predict=predict)
 
     def _as_base_ignores(self, target: Tensor) -> Tensor:
-        """Return a target in which the base, which has no settings of its own, leaves out what this loss does."""
+        """Return the target with the ignored labels of this loss replaced by those that the base ignores."""
         if self.ignore_index == IGNORE_INDEX or target.is_floating_point():
             return target
         return torch.where(target == self.ignore_index, IGNORE_INDEX, target.long())

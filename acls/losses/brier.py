@@ -11,7 +11,7 @@ from acls.shapes import Positions
 
 
 class Brier(Loss):
-    """The squared distance between probabilities and label: sum_k (p_k - q_k)^2. Brier, Mon. Weather Rev. 1950."""
+    """Squared distance between the probabilities and the label: sum_k (p_k - q_k)^2. Brier, Mon. Weather Rev. 1950."""
 
     data_name = "brier"
     about = About("Brier score", "Brier", "Mon. Weather Rev.", 1950)

@@ -1,4 +1,4 @@
-"""Calibrated probability estimation: training towards how often the network's own guesses were right."""
+"""Calibrated probability estimation (CaPE): training targets are the observed accuracies of the network."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from acls.losses.base import About, Epoch, Loss
 from acls.options import option
 from acls.shapes import Positions, flatten
 
-# In dense maps the targets are set from about this many evenly spaced positions per image.
+# For dense maps, about this many evenly spaced positions per image are used to compute the targets.
 _POSITIONS_AN_IMAGE = 1024
 
 
 class CaPE(Loss):
-    """Cross-entropy, but every ``every``-th epoch against how often the network's guesses were right.
+    """Cross-entropy that uses the network's observed accuracy as the target in every ``every``-th epoch.
 
-    Before such an epoch, the first included, the training set is predicted, sorted by probability and cut into ``bins``
-    groups of equal size, and each sample's target is its group's share of the label. That is defined for two classes;
-    for more, ``mode="classwise"`` does so for every class and normalises the targets to sum to one, the same thing for
-    two; ``"toplabel"`` groups by confidence, gives the predicted class its group's accuracy, and the rest to the other
-    classes in proportion to their probabilities. In dense maps, where augmentation moves pixels about, a position's
-    target is looked up by its current probabilities. The authors' code knows two classes only. Liu et al., ICML 2022.
+    Before each of these epochs, which include the first, the network predicts the training set. The samples are sorted
+    by probability and split into ``bins`` groups of equal size. The target of a sample is the frequency of the label in
+    its group. The authors define and implement this for two classes only. For more classes, ``mode="classwise"`` does
+    so for every class and normalises the targets to sum to one; for two classes the result is the same. ``"toplabel"``
+    groups by confidence, gives the predicted class the accuracy of its group, and divides the rest among the other
+    classes in proportion to their probabilities. In dense maps augmentation moves the pixels, so the target of a
+    position is looked up from its current probabilities. Liu et al., ICML 2022.
     """
 
     bins: int = option(default=5, within="[1, inf)")
@@ -39,11 +40,11 @@ class CaPE(Loss):
     about = About("Calibrated probability estimation", "Liu et al.", "ICML", 2022)
 
     targets: Tensor = field(init=False)
-    """One soft label per training sample, ``(n_train, K)``; all 0 where there is none yet."""
+    """One soft label per training sample, ``(n_train, K)``. A row is all 0 if the sample has no label yet."""
     borders: Tensor = field(init=False)
-    """The groups' inner borders, ``(K, bins - 1)``, or ``(1, bins - 1)`` of the confidence."""
+    """The inner borders of the groups, ``(K, bins - 1)``, or ``(1, bins - 1)`` for groups by confidence."""
     shares: Tensor = field(init=False)
-    """The groups' targets, ``(K, bins)`` or ``(1, bins)``."""
+    """The targets of the groups, ``(K, bins)`` or ``(1, bins)``."""
     calibrating: Tensor = field(init=False)
     """Whether this epoch trains towards the targets."""
 
@@ -62,12 +63,12 @@ class CaPE(Loss):
 
     @torch.no_grad()
     def start_epoch(self, now: Epoch) -> None:
-        """Set the targets from the network's predictions, if the epoch is one of those that use them."""
+        """Compute the targets from the network's predictions if this epoch uses them."""
         self.calibrating.fill_(now.number % self.every == 0)
         if not self.calibrating:
             return
         self.check_prepared()
-        # What a process without a batch hands on: the others wait for it.
+        # A process without a batch must also take part in the gather, because the others wait for it.
         n_classes, numbers = self.targets.shape[1], self.calibrating.new_zeros(0, dtype=torch.int64)
         probabilities, labels, indices = [self.targets.new_zeros(0, n_classes)], [numbers], [numbers]
         dense = False
@@ -104,7 +105,7 @@ class CaPE(Loss):
         return F.cross_entropy(at.logits, label, weight=weight, reduction="none")
 
     def _set_targets(self, p: Tensor, y: Tensor) -> Tensor:
-        """Cut the probabilities ``(n, K)`` into groups; return each sample's target ``(n, K)``."""
+        """Split the probabilities ``(n, K)`` into groups and return the target of each sample, ``(n, K)``."""
         if self.mode == "classwise":
             scores, hits = p, F.one_hot(y, p.shape[1]).to(p.dtype)
         else:
@@ -127,7 +128,7 @@ class CaPE(Loss):
         return self._spread(self.shares.to(p.dtype).gather(1, group).T, p)
 
     def _spread(self, share: Tensor, p: Tensor) -> Tensor:
-        """Make soft labels of the groups' shares ``(n, K)`` or ``(n, 1)``, at probabilities ``(n, K)``."""
+        """Build soft labels from group targets ``(n, K)`` or ``(n, 1)`` and probabilities ``(n, K)``."""
         if self.mode == "classwise":
             total = share.sum(1, keepdim=True)
             return torch.where(total > 0, share / total.clamp(min=torch.finfo(p.dtype).tiny), p)

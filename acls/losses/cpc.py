@@ -1,4 +1,4 @@
-"""Calibration by pairwise constraints, in O(N K) memory."""
+"""Calibration by pairwise constraints (CPC), in O(N K) memory."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from acls.losses.rule import Rule, gradient_rule
 from acls.options import option
 from acls.shapes import Positions
 
-# Pairs looked at in one go, so that they stay in the processor's cache.
+# The number of pairs per block, so that a block fits in the processor's cache.
 _PAIRS_AT_ONCE = 1 << 19
 
 
 class _AllPairs(torch.autograd.Function):
     """The sum over all ordered pairs of classes of h(z_k - z_l), h(d) = |d|/2 + log(1 + exp(-|d|)). ``(M,)``.
 
-    Value and gradient, sum_l tanh((z_j - z_l)/2), come from one pass over blocks of pairs; no pairs are kept.
+    One pass over blocks of pairs computes both the value and the gradient, sum_l tanh((z_j - z_l)/2). No pairs are
+    stored.
     """
 
     @staticmethod
@@ -32,7 +33,7 @@ class _AllPairs(torch.autograd.Function):
             part = z[rows]
             for classes in _blocks(z.shape[1], _PAIRS_AT_ONCE // part.numel()):
                 difference = part[:, classes, None] - part[:, None, :]
-                # Over ordered pairs, softplus(d) adds up as h(d) does.
+                # Summed over ordered pairs, softplus(d) equals h(d).
                 value[rows] += F.softplus(difference).sum((1, 2))
                 gradient[rows, classes] = torch.tanh_(difference.mul_(0.5)).sum(2)
         ctx.save_for_backward(z, gradient)
@@ -42,7 +43,7 @@ class _AllPairs(torch.autograd.Function):
     def backward(ctx: Any, grad_output: Tensor) -> Tensor:
         z, gradient = ctx.saved_tensors
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            gradient = torch.tanh((z.unsqueeze(2) - z.unsqueeze(1)) / 2).sum(2)  # to be differentiated again
+            gradient = torch.tanh((z.unsqueeze(2) - z.unsqueeze(1)) / 2).sum(2)  # for second derivatives
         result: Tensor = gradient * grad_output.unsqueeze(1)
         return result
 
@@ -61,11 +62,11 @@ def one_versus_one(z: Tensor, y: Tensor) -> Tensor:
 def binary_exclusion(z: Tensor, y: Tensor) -> Tensor:
     """Return the sum over ordered pairs of wrong classes k, l of softplus(z_l - z_k)/2, over (K-1)(K-2). ``(M,)``.
 
-    Pairs k = l are included, as in the reference. They are all pairs of classes less those that the true class is in,
-    which needs no N x K x K tensor.
+    Pairs k = l are included, as in the reference. The sum is computed as the sum over all pairs of classes minus the
+    pairs with the true class, so it needs no N x K x K tensor.
     """
     n_classes = z.shape[1]
-    # A masked class is put where the true one is, and left out with it.
+    # A masked class gets the logit of the true class, so that it is subtracted together with the true class.
     masked = z.detach().amax(1, keepdim=True) - z.detach() > FAR
     left_out = 1 + masked.sum(1).to(z.dtype)
     z = torch.where(masked, z.gather(1, y.unsqueeze(1)), z)
@@ -77,11 +78,12 @@ def binary_exclusion(z: Tensor, y: Tensor) -> Tensor:
 
 
 class CPC(Regularized):
-    """Cross-entropy plus the true class against each other (1v1) and the other classes against each other (BE).
+    """Cross-entropy plus two pairwise terms: true class against each other class (1v1), and wrong classes (BE).
 
-    L + weight_1v1 mean_k softplus(z_k - z_y) + weight_be mean_kl softplus(z_l - z_k)/2: the second evens out the wrong
-    classes. It splits by the true class, and raises its label (f_y < 0). For two classes BE is 0, as there are no
-    pairs of wrong ones. Cheng and Vasconcelos, CVPR 2022; normalised as in the one public implementation (CALS).
+    The loss is L + weight_1v1 mean_k softplus(z_k - z_y) + weight_be mean_kl softplus(z_l - z_k)/2. The BE term (binary
+    exclusion) makes the logits of the wrong classes more equal. In the paper's terms the pivot is the true class, and
+    its label is raised (f_y < 0). For two classes BE is 0, because there are no pairs of wrong classes.
+    Cheng and Vasconcelos, CVPR 2022; normalised as in the only public implementation (CALS).
     """
 
     weight_1v1: float = option(default=0.1, within="[0, inf)")

@@ -1,4 +1,4 @@
-"""Correctness ranking loss, and its memory: how often each training sample was classified correctly."""
+"""Correctness ranking loss (CRL), and its memory of how often each training sample was classified correctly."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from acls.shapes import Positions, flatten, labelled_mean
 
 
 class RankedByHistory(Regularized):
-    """A regulariser that may rank samples by their history, and keeps one where it does (`remembers_samples`).
+    """A regulariser that can rank samples by their history. It keeps a history only if `remembers_samples` is true.
 
-    The history counts correct classifications by sample, ``hits``, and how many ``epochs`` they cover. Dense maps have
-    one entry per image: its share of correct pixels is what an epoch adds.
+    The history holds ``hits``, the number of correct classifications per sample, and ``epochs``, the number of epochs
+    that were counted. Dense maps have one entry per image: each epoch adds the fraction of correct pixels.
     """
 
     memory = ("history.hits", "history.epochs")
@@ -36,7 +36,7 @@ class RankedByHistory(Regularized):
 
     @torch.no_grad()
     def observe(self, logits: Tensor, target: Tensor, index: Tensor) -> None:
-        """Count the hits of one batch; where several processes train, of all their batches."""
+        """Count the hits of one batch. If several processes train, count the hits of all their batches."""
         super().observe(logits, target, index)
         if not self.training or not self.remembers_samples():
             return
@@ -53,9 +53,9 @@ class RankedByHistory(Regularized):
             self.history.get_buffer("epochs").add_(1)
 
     def rank_value(self, at: Positions) -> Tensor:
-        """Return how correct the batch's samples were: 0 for the least correct of all samples, 1 for always correct.
+        """Return how often the batch's samples were correct: 0 for the least correct of all samples, 1 for always.
 
-        0 for all of them while the history is empty, and when every sample was always correct.
+        All values are 0 while the history is empty, and also if every sample was always correct.
         """
         self.check_prepared()
         hits, epochs = (self.history.get_buffer(name) for name in ("hits", "epochs"))
@@ -66,7 +66,7 @@ class RankedByHistory(Regularized):
 
 
 def sample_means(values: Tensor, at: Positions) -> Tensor:
-    """Average one value per position over each sample's positions that count, ``(N,)``; 0 for a sample without any."""
+    """Return the mean per sample over its valid positions, ``(N,)``. It is 0 if a sample has no valid position."""
     if len(at.shape) == 1:
         return values if at.valid is None else torch.where(at.valid, values, 0.0)
     values = values.reshape(at.shape[0], -1)
@@ -77,32 +77,34 @@ def sample_means(values: Tensor, at: Positions) -> Tensor:
 
 
 def next_in_batch(at: Positions) -> tuple[Tensor, Tensor]:
-    """Return for each sample the one it is compared with, the next that counts, the first for the last; and who counts.
+    """Return for each sample the index of the next valid sample, and whether the sample is valid; both ``(N,)``.
 
-    Both ``(N,)``.
+    The last valid sample is paired with the first. A sample is valid if it has at least one position that is not
+    ignored.
     """
     n = at.shape[0]
     device = at.logits.device
     if at.valid is None:
         return torch.arange(1, n + 1, device=device) % max(n, 1), torch.ones(n, dtype=torch.bool, device=device)
     counts = at.valid.reshape(n, -1).any(1)
-    order = torch.argsort(~counts, stable=True)  # those that count come first, in their order
+    order = torch.argsort(~counts, stable=True)  # valid samples first, in their original order
     after = torch.arange(1, n + 1, device=device) % counts.sum().clamp(min=1)
     return torch.zeros_like(order).scatter(0, order, order[after.clamp(max=max(n - 1, 0))]), counts
 
 
 class CRL(RankedByHistory):
-    """Cross-entropy plus a loss that ranks samples by confidence as they rank by how often they were correct so far.
+    """Cross-entropy plus a ranking loss: samples that were correct more often should have a higher confidence.
 
-    Each sample i is compared with the next in the batch: weight mean_i max(0, -t (k_i - k_{i+1}) + m), where c is the
-    correctness so far on a scale from 0 to 1, t = sgn(c_i - c_{i+1}), m = |c_i - c_{i+1}| (0 with ``margin=False``, the
-    ACLS paper's Eq. 18) and k the confidence: the largest probability (``target="softmax"``), its lead over the second
-    (``"margin"``) or the negative entropy over log K (``"entropy"``). Equal correctness compares nothing, so the first
-    epoch is plain cross-entropy. Dense maps rank images by their mean confidence.
+    Each sample i is compared with the next one in the batch: weight mean_i max(0, -t (k_i - k_{i+1}) + m). Here c is
+    the correctness so far on a scale from 0 to 1, t = sgn(c_i - c_{i+1}), and m = |c_i - c_{i+1}| (0 with
+    ``margin=False``, the ACLS paper's Eq. 18). k is the confidence: the largest probability (``target="softmax"``), the
+    difference of the two largest (``"margin"``), or the negative entropy divided by log K (``"entropy"``). Samples with
+    equal correctness are not compared, so the first epoch is plain cross-entropy. For dense maps, images are ranked by
+    their mean confidence.
 
-    ``condition="margin"`` is the ACLS paper's ablation: the same smoothing function where z_ŷ - z_j > ``logit_margin``;
-    it needs no history, and its gradient is no loss's, so its value is that of the samples it acts on.
-    Moon et al., ICML 2020.
+    ``condition="margin"`` is an ablation of the ACLS paper: the same smoothing function acts if
+    z_ŷ - z_j > ``logit_margin``. It needs no history. Its gradient is not the gradient of any loss, so the reported
+    value is only that of the samples it acts on. Moon et al., ICML 2020.
     """
 
     weight: float = 1.0

@@ -1,4 +1,4 @@
-"""Entropy (confidence) penalty."""
+"""Entropy penalty, also called confidence penalty (ECP)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from acls.shapes import Positions
 
 
 class ECP(Regularized):
-    """Cross-entropy less a share of the output's entropy: L - weight H(p), H = -sum_k p_k log p_k.
+    """Cross-entropy minus the weighted entropy of the output: L - weight H(p), H = -sum_k p_k log p_k.
 
-    ``class_mean=True`` divides the entropy by K, as the code behind the published numbers does (its effective weight
-    is 0.01 for 10 classes and 0.0005 for 200); ``False`` is the method as written. Pereyra et al., ICLR workshop 2017.
+    ``class_mean=True`` divides the entropy by K, like the code that produced the published numbers (its effective
+    weight is 0.01 for 10 classes and 0.0005 for 200). ``class_mean=False`` is the method as written in its paper.
+    Pereyra et al., ICLR workshop 2017.
     """
 
     weight: float = 0.1

@@ -1,4 +1,4 @@
-"""Focal loss and its relatives: cross-entropy times a weight made of the true class's probability."""
+"""Focal loss and its variants: cross-entropy times a weight that depends on the probability of the true class."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from acls.shapes import Positions, flatten
 
 
 def mix(values: Tensor, at: Positions, weight: Tensor | None) -> Tensor:
-    """Weigh the true class's values ``(M,)``; under soft labels, add up all classes' ``(M, K)`` by their shares."""
+    """Apply class weights to values ``(M,)`` of the true class; with soft labels, average ``(M, K)`` by the labels."""
     if at.soft:
         return (values * (at.target if weight is None else at.target * weight)).sum(1)
     return values if weight is None else values * weight[at.target]
 
 
 class FocalFamily(Loss):
-    """A loss w(p_y) (-log p_y): subclasses write the factor w.
+    """A loss of the form w(p_y) (-log p_y). Subclasses implement the factor w.
 
-    The gradient is g(p_y) (softmax(z) - onehot(y)), with g = w - p_y w'(p_y) (-log p_y) where w carries a gradient:
-    collinear with cross-entropy's, that is, label smoothing towards the model's own prediction.
+    The gradient is g(p_y) (softmax(z) - onehot(y)), with g = w - p_y w'(p_y) (-log p_y) if w carries a gradient. It is
+    collinear with the gradient of cross-entropy: this is label smoothing towards the model's own prediction.
     """
 
     data_name = "focal"
 
     def factor(self, log_p: Tensor, log_rest: Tensor) -> Tensor:
-        """Return w at log p and log(1 - p) of a class, elementwise."""
+        """Return w elementwise, computed from log p and log(1 - p) of a class."""
         raise NotImplementedError
 
     def data_term(self, at: Positions, weight: Tensor | None) -> Tensor:
@@ -45,10 +45,10 @@ class FocalFamily(Loss):
 
 
 class Focal(FocalFamily):
-    """Cross-entropy that cares less for what is already learnt: -(1 - p_y)^gamma log p_y.
+    """Cross-entropy with a smaller weight for samples that are already learnt: -(1 - p_y)^gamma log p_y.
 
-    ``detach=True`` lets no gradient through the weight, as the code of Wang et al. (2021) does. Lin et al., ICCV 2017;
-    for calibration Mukhoti et al., NeurIPS 2020. Gamma 0 is cross-entropy.
+    With ``gamma=0`` it is cross-entropy. ``detach=True`` stops the gradient through the weight, like the code of
+    Wang et al. (2021). Lin et al., ICCV 2017; for calibration Mukhoti et al., NeurIPS 2020.
     """
 
     gamma: float = option(default=3.0, within="[0, inf)")
@@ -62,9 +62,9 @@ class Focal(FocalFamily):
 
 
 class InverseFocal(FocalFamily):
-    """Cross-entropy that cares more for what is already learnt: -(1 + p_y)^gamma log p_y.
+    """Cross-entropy with a larger weight for samples that are already learnt: -(1 + p_y)^gamma log p_y.
 
-    It trains towards sharper outputs, which post-hoc calibration then corrects. ``detach=True`` lets no gradient
+    It trains towards sharper outputs, which post-hoc calibration then corrects. ``detach=True`` stops the gradient
     through the weight. Wang et al., NeurIPS 2021.
     """
 
@@ -81,8 +81,9 @@ class InverseFocal(FocalFamily):
 class FLSD(FocalFamily):
     """Focal loss whose gamma depends on p_y, the true class's probability: 5 below 0.2, 3 below 0.5, then ``gamma``.
 
-    That is FLSD-53 with the default ``gamma=3``; gamma itself carries no gradient, and p_y = 0.2 falls to 3. The paper
-    writes the predicted class's probability, the reference code uses the true class's. Mukhoti et al., NeurIPS 2020.
+    The default ``gamma=3`` gives FLSD-53. No gradient flows through gamma, and p_y = 0.2 uses 3. The paper writes the
+    probability of the predicted class, but the reference code uses that of the true class.
+    Mukhoti et al., NeurIPS 2020.
     """
 
     gamma: float = 3.0
@@ -95,11 +96,11 @@ class FLSD(FocalFamily):
 
 
 class AdaFocal(FocalFamily):
-    """Focal loss with a gamma for each of ``bins`` ranges of p_y: -(1 - sgn(gamma) p_y)^|gamma| log p_y.
+    """Focal loss with one gamma for each of ``bins`` ranges of p_y: -(1 - sgn(gamma) p_y)^|gamma| log p_y.
 
-    After each epoch the validation confidences are cut into bins of equal mass, and with E_b = confidence - accuracy
-    of bin b its gamma becomes gamma exp(sgn(gamma) rate E_b): stronger where the network is overconfident. A gamma
-    that shrinks below ``switch`` changes sign, from focal to inverse focal or back; all stay within
+    After each epoch the validation confidences are split into bins of equal mass. With E_b = confidence - accuracy of
+    bin b, its gamma becomes gamma exp(sgn(gamma) rate E_b), so it grows where the network is overconfident. If the size
+    of a gamma falls below ``switch``, it changes sign, from focal to inverse focal or back. All gammas stay within
     ``gamma_min..gamma_max``. A bin without samples keeps its gamma. Ghosh et al., NeurIPS 2022.
     """
 
@@ -113,7 +114,7 @@ class AdaFocal(FocalFamily):
     about = About("AdaFocal", "Ghosh et al.", "NeurIPS", 2022)
 
     edges: Tensor = field(init=False)
-    """The bins' borders, ``(bins + 1,)``; the first and the last bin are open."""
+    """The borders of the bins, ``(bins + 1,)``. The first and the last bin are unbounded."""
     gammas: Tensor = field(init=False)
     """One gamma per bin, ``(bins,)``."""
 
@@ -124,15 +125,15 @@ class AdaFocal(FocalFamily):
 
     def factor(self, log_p: Tensor, log_rest: Tensor) -> Tensor:
         gamma = self._gamma(log_p.detach().exp())
-        # A masked power would let NaN through its gradient; the exponent is 0 on the branch that is not taken.
+        # torch.where of two powers would let NaN through its gradient. Instead, the exponent of the unused one is 0.
         focal = torch.exp(gamma.clamp(min=0) * log_rest)
         inverse = torch.exp((-gamma).clamp(min=0) * torch.log1p(log_p.exp()))
         return focal * inverse
 
     @torch.no_grad()
     def end_epoch(self, now: Epoch) -> None:
-        """Cut the validation confidences into bins anew and move each bin's gamma by its gap."""
-        found = [self.gammas.new_zeros(2, 0).double()]  # a process without a batch gathers too: the others wait for it
+        """Split the validation confidences into new bins and update the gamma of each bin by its gap."""
+        found = [self.gammas.new_zeros(2, 0).double()]  # also gathered without a batch: the others wait
         for logits, target, _ in now.predict("val"):
             at = flatten(logits, target, ignore_index=self.ignore_index).compact()
             log_r, predicted = log_confidence(at.logits)
@@ -141,12 +142,12 @@ class AdaFocal(FocalFamily):
 
     @torch.no_grad()
     def update(self, confidence: Tensor, correct: Tensor) -> None:
-        """Set the bins by confidences ``(n,)``, and the gammas by how far they exceed ``correct`` ``(n,)``."""
+        """Set the bins from confidences ``(n,)``, and the gammas from the gaps to ``correct`` ``(n,)``."""
         if confidence.numel() == 0:
             return
         edges = _equal_mass_edges(confidence.double(), self.bins).to(self.edges)
         confidence, correct = confidence.to(edges), correct.to(edges)
-        bin_of = torch.bucketize(confidence, edges) - 1  # (lower, upper]: the minimum itself falls in none
+        bin_of = torch.bucketize(confidence, edges) - 1  # (lower, upper]: the minimum itself is in no bin
         inside = bin_of >= 0
         bin_of = bin_of[inside].clamp(max=self.bins - 1)
         total = torch.zeros_like(self.gammas).index_add_(0, bin_of, (confidence - correct)[inside])
@@ -155,8 +156,8 @@ class AdaFocal(FocalFamily):
         self.edges.copy_(edges)
 
     def move(self, gap: Tensor) -> None:
-        """Move the gammas by the gaps, confidence minus accuracy, ``(bins,)``."""
-        # 0 counts as inverse focal, or a gamma that got there would stay.
+        """Update the gammas by the gaps, confidence minus accuracy, ``(bins,)``."""
+        # 0 counts as inverse focal. Otherwise a gamma of 0 would stay 0.
         side = torch.where(self.gammas > 0, 1.0, -1.0).to(self.gammas)
         gamma = self.gammas * torch.exp(side * self.rate * gap)
         gamma = torch.where(gamma.abs() < self.switch, -self.switch * side, gamma)
@@ -168,7 +169,7 @@ class AdaFocal(FocalFamily):
 
 
 def _equal_mass_edges(confidence: Tensor, bins: int) -> Tensor:
-    """Return the borders at the fractional ranks k n / bins of the sorted confidences, as the reference code does."""
+    """Return the borders at the fractional ranks k n / bins of the sorted confidences, like the reference code."""
     ordered = confidence.sort().values
     last = ordered.numel() - 1
     rank = (torch.arange(bins + 1, dtype=ordered.dtype, device=ordered.device) * (last + 1) / bins).clamp(max=last)
@@ -179,11 +180,11 @@ def _equal_mass_edges(confidence: Tensor, bins: int) -> Tensor:
 class DualFocal(Loss):
     """Focal loss on the lead over the next class: -(1 - p_y + p_j)^gamma log p_y, p_j the largest below p_y.
 
-    Where no probability is below p_y, p_j is 0. Tao et al., ICML 2023; they tune gamma to network and data, 5 being
-    their value for a ResNet-50 on CIFAR-10.
+    If no probability is below p_y, p_j is 0. The authors tune gamma for each network and data set; the default 5 is
+    their value for a ResNet-50 on CIFAR-10. Tao et al., ICML 2023.
     """
 
-    gamma: float = option(default=5.0, within="[1, inf)")  # below 1 the gradient has no bound
+    gamma: float = option(default=5.0, within="[1, inf)")  # below 1 the gradient is unbounded
 
     data_name = "focal"
     about = About("Dual focal loss", "Tao et al.", "ICML", 2023)
@@ -204,8 +205,8 @@ class DualFocal(Loss):
 
 
 def _next_below_each(p: Tensor) -> Tensor:
-    """Return, for every class, the largest probability of the row below its own, 0 where there is none. ``(M, K)``."""
+    """Return for every class the largest probability in its row below its own, ``(M, K)``; 0 if there is none."""
     ordered, _ = p.sort(1)
-    rank = torch.searchsorted(ordered.detach(), p.detach().contiguous())  # how many are strictly below
+    rank = torch.searchsorted(ordered.detach(), p.detach().contiguous())  # the number of entries strictly below
     padded = torch.cat([torch.zeros_like(p[:, :1]), ordered], dim=1)
     return padded.gather(1, rank)

@@ -13,11 +13,11 @@ from acls.shapes import Positions
 
 
 class LabelSmoothing(Loss):
-    """Cross-entropy against a label that gives a share away: -sum_k q'_k log p_k, q' = (1 - epsilon) q + epsilon/K.
+    """Cross-entropy with a smoothed label: -sum_k q'_k log p_k, q' = (1 - epsilon) q + epsilon/K.
 
-    ``spread="all"`` gives epsilon/K to every class, the true one included, as torch and the paper's Eq. 4 do;
-    ``"others"`` gives epsilon/(K - 1) to the other classes only, as the MDCA authors' code does: the same loss at
-    (K - 1)/K of the epsilon. Szegedy et al., CVPR 2016.
+    ``spread="all"`` adds epsilon/K to every class, including the true one, like torch and the paper's Eq. 4.
+    ``"others"`` adds epsilon/(K - 1) to the other classes only, like the code of the MDCA authors. Both give the same
+    loss if the epsilon of ``"others"`` is (K - 1)/K times that of ``"all"``. Szegedy et al., CVPR 2016.
     """
 
     epsilon: float = option(default=0.05, within="[0, 1]")
@@ -32,7 +32,7 @@ class LabelSmoothing(Loss):
         if weight is not None:
             log_p = log_p * weight
         fit = (log_p * at.target).sum(1) if at.soft else log_p.gather(1, at.target.unsqueeze(1)).squeeze(1)
-        spread = torch.where(log_p > -FAR, log_p, 0.0).sum(1)  # a masked class gets no share
+        spread = torch.where(log_p > -FAR, log_p, 0.0).sum(1)  # nothing is added to a masked class
         return -(1 - epsilon) * fit - epsilon / at.n_classes * spread
 
     def rule(self, n_classes: int) -> Rule:

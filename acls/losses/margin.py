@@ -1,6 +1,6 @@
-"""Margin-based label smoothing, and its kernel, which ACLS shares: one pass for cross-entropy plus the penalty.
+"""Margin-based label smoothing (MbLS), and the kernel that it shares with ACLS.
 
-The kernel computes the value, and the gradient with it.
+The kernel computes cross-entropy plus the penalty, both value and gradient, in one pass.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from acls.losses.rule import Rule, gradient_rule
 from acls.options import option
 from acls.shapes import Positions
 
-# On a CPU rows are taken in blocks of this many logits, so that what is computed from them stays in the cache.
+# On a CPU the rows are processed in blocks of this many logits, so that intermediate results stay in the cache.
 _BLOCK = 1 << 18
-# Up to this many classes a block is transposed: sums over classes then run along the samples, which is vectorised.
+# Up to this many classes a block is transposed. Sums over classes are then vectorised over the samples.
 _FEW_CLASSES = 128
 _BIG = 1e37
 _SCHEDULE = ("schedule", "mu", "max_weight", "step_size")
@@ -29,33 +29,33 @@ _SCHEDULE = ("schedule", "mu", "max_weight", "step_size")
 
 @dataclass(frozen=True)
 class MarginTerm:
-    """The numbers of a penalty: down max(0, z_ŷ - min z - M)^power + up sum_{j≠ŷ} max(0, z_ŷ - z_j - M)^power.
+    """Parameters of a penalty: down max(0, z_ŷ - min z - M)^power + up sum_{j≠ŷ} max(0, z_ŷ - z_j - M)^power.
 
-    ŷ is the predicted class, the first where several tie, and M the margin.
+    ŷ is the predicted class (the first one if several tie), and M is the margin.
     """
 
     margin: float
     down: float
-    """Weight of the predicted class's term."""
+    """Weight of the term of the predicted class."""
     up: float
-    """Weight of each other class's term."""
+    """Weight of the term of each other class."""
     power: int
     absolute: bool = False
-    """The first term has z_ŷ itself, not z_ŷ - min z."""
+    """The first term uses z_ŷ itself instead of z_ŷ - min z."""
     stopped: bool = False
-    """No gradient flows through min z, nor through z_ŷ in the other classes' terms."""
+    """No gradient flows through min z, nor through z_ŷ in the terms of the other classes."""
 
 
 class OnePass(Regularized):
-    """A regulariser that a `MarginTerm` describes, computed together with cross-entropy and the gradient of both."""
+    """A regulariser described by a `MarginTerm`. One pass computes it, cross-entropy, and the gradient of both."""
 
     def fused_term(self, n_classes: int) -> MarginTerm | None:
-        """Return the penalty as the kernel takes it; None where the settings need more than that."""
+        """Return the penalty in the form that the kernel supports, or None if the settings are not supported."""
         raise NotImplementedError
 
     def _value(self, at: Positions) -> Tensor:
         plain = not at.soft and self.class_weight is None and type(self.base) is CE
-        # torch.func differentiates the terms themselves: the kernel is an autograd.Function, which it does not take.
+        # The kernel is an autograd.Function, which torch.func does not support. It differentiates the terms instead.
         plain &= torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active()
         term = self.fused_term(at.n_classes) if plain else None
         if term is None:
@@ -68,21 +68,21 @@ class OnePass(Regularized):
 
 
 def mbls_penalty(logits: Tensor, *, margin: float = 10.0, weight: float = 0.1) -> Tensor:
-    """Return weight/K sum_k max(0, z_ŷ - z_k - margin) of logits ``(N, K, *D)``, one value per position ``(N, *D)``.
+    """Return weight/K sum_k max(0, z_ŷ - z_k - margin) for logits ``(N, K, *D)``, one value per position ``(N, *D)``.
 
     >>> mbls_penalty(torch.tensor([[12.0, 6.0, 2.0, -1.0]]), margin=6.0)
     tensor([0.2750])
     """
     excess = (logits.max(1, keepdim=True).values - logits - margin).relu()
-    excess = torch.where(excess < FAR, excess, 0.0)  # a masked class exceeds no margin
+    excess = torch.where(excess < FAR, excess, 0.0)  # no penalty for a masked class
     return weight / logits.shape[1] * excess.sum(1)
 
 
 class MbLS(OnePass):
-    """Cross-entropy plus weight/K sum_k max(0, z_ŷ - z_k - margin): logits may differ by the margin for free.
+    """Cross-entropy plus weight/K sum_k max(0, z_ŷ - z_k - margin): logit gaps up to the margin have no penalty.
 
-    `mbls_penalty` is the second part. The gradient flows through the largest logit too, so the predicted class is
-    penalised, contrary to what the ACLS paper's Table 2 says. The published margin is 6 on CIFAR-10 and 10 elsewhere.
+    `mbls_penalty` computes the second term. The gradient also flows through the largest logit, so the predicted class
+    is penalised, contrary to the ACLS paper's Table 2. The published margin is 6 on CIFAR-10 and 10 elsewhere.
     Liu et al., CVPR 2022.
     """
 
@@ -114,17 +114,17 @@ class MbLS(OnePass):
 
 
 class _OnePass(torch.autograd.Function):
-    """Cross-entropy plus a margin term per row, or their sum times ``scale``; keeps the gradient and nothing else.
+    """Cross-entropy plus a margin term, per row or as a sum times ``scale``. It saves only the gradient.
 
-    Traced by a compiler it keeps its inputs and runs the kernel again on the way back: the compiler drops from each run
-    what is not used, shares the rest, and scales the gradient in the loop that makes it.
+    Under a compiler it saves its inputs instead and runs the kernel again in the backward pass. The compiler removes
+    the unused part of each run, shares the rest, and scales the gradient in the same loop that computes it.
     """
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, y: Tensor, term: MarginTerm, scale: float | None) -> Tensor:
         factor = 1.0 if scale is None else scale
         rows = max(1, _BLOCK // z.shape[1])
-        # Blocks serve a processor's cache. An accelerator, or a compiler, takes all rows at once.
+        # Blocks only help the cache of a CPU. An accelerator or a compiler processes all rows at once.
         if torch.compiler.is_compiling() or z.device.type != "cpu" or z.shape[0] <= rows:
             values, gradient = value_and_gradient(z, y, term, factor)
         else:
@@ -154,7 +154,7 @@ class _OnePass(torch.autograd.Function):
 
 
 def _scaled(gradient: Tensor, by: Tensor) -> Tensor:
-    """Return the gradient times one number, or one per row: 0 where that is 0, whatever stands in an ignored row."""
+    """Return the gradient times one number, or one per row. A factor of 0 gives 0, even for NaN in an ignored row."""
     if by.ndim == 0:
         return gradient * by
     by = by.unsqueeze(1)
@@ -164,7 +164,7 @@ def _scaled(gradient: Tensor, by: Tensor) -> Tensor:
 def value_and_gradient(z: Tensor, y: Tensor, term: MarginTerm, factor: float, axis: int = 1) -> tuple[Tensor, Tensor]:
     """Return cross-entropy plus the penalty per sample, and ``factor`` times its gradient, shaped as ``z``.
 
-    The classes are on ``axis`` of ``z``. The one kernel: run eagerly, in blocks on a CPU, and traced by a compiler.
+    The classes are on ``axis`` of ``z``. All paths use this kernel: eager mode, blocks on a CPU, and compilers.
     """
     power, own = term.power, term.down > 0
     looks = z.device.type == "cpu" and not torch.compiler.is_compiling()
@@ -172,16 +172,16 @@ def value_and_gradient(z: Tensor, y: Tensor, term: MarginTerm, factor: float, ax
     largest = z.amax(axis, keepdim=True)
     below = z - largest
     value = -below.gather(axis, true)
-    # What else is as large as z takes turns in one buffer: several, freed together, would go back to the system, and
-    # every step would wait for new pages. A compiler needs none.
+    # All intermediate results of the size of z share one buffer. Several buffers that are freed together would go back
+    # to the system, and every step would wait for new pages. A compiler needs no buffer.
     scratch = None if torch.compiler.is_compiling() else torch.empty_like(below)
     predicted = _first_zero(below, axis, scratch)
-    # A masked class has no gap. On a CPU a look at the data spares the work where nothing is masked.
+    # The gap of a masked class is 0. On a CPU we skip this step if no class is masked.
     gaps, smallest = below, below.amin(axis, keepdim=True)
     if not looks or not bool((smallest > -FAR).all()):
         gaps = F.threshold(below, -FAR, 0.0)
         smallest = gaps.amin(axis, keepdim=True)
-    # The predicted class's own term: `push` is its derivative, taken from the class `lowest`.
+    # The term of the predicted class: `push` is its derivative, which is subtracted at the class `lowest`.
     push = torch.zeros_like(value)
     if own:
         weight = torch.full_like(value, term.down)
@@ -194,13 +194,13 @@ def value_and_gradient(z: Tensor, y: Tensor, term: MarginTerm, factor: float, ax
         value += weight * lead**power
         push = weight * (power * factor) * (lead if power == 2 else lead.sign())
     pull = push
-    over = torch.add(gaps, term.margin, out=scratch).clamp_(max=0.0)  # minus what each gap exceeds the margin by
+    over = torch.add(gaps, term.margin, out=scratch).clamp_(max=0.0)  # minus the excess of each gap over the margin
     # Cross-entropy.
     gradient = below.exp_()
     total = gradient.sum(axis, keepdim=True)
     value += total.log()
     gradient *= factor / total
-    # The other classes' terms.
+    # The terms of the other classes.
     if power == 1:
         value -= term.up * over.sum(axis, keepdim=True)
         over.sign_()
@@ -218,12 +218,12 @@ def value_and_gradient(z: Tensor, y: Tensor, term: MarginTerm, factor: float, ax
 
 
 def _in_blocks(z: Tensor, y: Tensor, term: MarginTerm, factor: float, rows: int) -> tuple[Tensor, Tensor]:
-    """Do as `value_and_gradient`, ``rows`` rows at a time."""
+    """Return the same as `value_and_gradient`, but process ``rows`` rows at a time."""
     values, gradient = z.new_empty(z.shape[0]), torch.empty_like(z)
     for start in range(0, z.shape[0], rows):
         block = slice(start, start + rows)
         if z.shape[1] <= _FEW_CLASSES:
-            # With a third axis the copy is shared among threads, which it is not for a matrix.
+            # torch copies a tensor with three axes with several threads, but a matrix with one.
             turned = z[block].t().unsqueeze(0).contiguous().squeeze(0)
             values[block], part = value_and_gradient(turned, y[block], term, factor, axis=0)
             gradient[block].unsqueeze(0).copy_(part.t().unsqueeze(0))
@@ -233,22 +233,23 @@ def _in_blocks(z: Tensor, y: Tensor, term: MarginTerm, factor: float, rows: int)
 
 
 def _first_zero(x: Tensor, axis: int, out: Tensor | None) -> Tensor:
-    """Return the first index along ``axis`` where ``x`` is 0, which elsewhere is below 0; ``out`` is overwritten.
+    """Return the first index along ``axis`` where ``x`` is 0. All other entries must be negative. Overwrites ``out``.
 
-    Found as the largest rank from the end that nothing is taken from: sums and maxima are vectorised, an argmax is not.
+    The index is the one with the largest rank, counted from the end, among the zeros. This needs only sums and maxima,
+    which are vectorised; an argmax is not.
     """
     last = x.shape[axis] - 1
     rank = torch.arange(last, -1, -1, dtype=x.dtype, device=x.device).unsqueeze(1 - axis)
     found = last - torch.add(rank, x, alpha=_BIG, out=out).amax(axis, keepdim=True)
     if torch.compiler.is_compiling():
-        return found  # as `_add_at` compares it
-    return found.long().clamp_(0, last)  # any index will do where logits are not finite
+        return found  # `_add_at` compares it in this form
+    return found.long().clamp_(0, last)  # if the logits are not finite, any index is fine
 
 
 def _add_at(x: Tensor, index: Tensor, amount: Tensor, axis: int) -> Tensor:
-    """Return ``x`` with ``amount`` added at one class per sample; eagerly in place.
+    """Return ``x`` with ``amount`` added at one class per sample. In eager mode the change is in place.
 
-    A compiler melts a comparison of every class into the loop that it has anyway, but not an indexed write.
+    A compiler can fuse a comparison with every class into its loop, but not an indexed write.
     """
     if not torch.compiler.is_compiling():
         return x.scatter_add_(axis, index, amount)

@@ -1,4 +1,4 @@
-"""Difference of confidence and accuracy, of the predicted class (DCA) and of every class (MDCA)."""
+"""Difference of confidence and accuracy, for the predicted class (DCA) and for every class (MDCA)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from acls.shapes import Positions, labelled_mean
 
 
 def confidence_gap(at: Positions) -> Tensor:
-    """Return the batch's mean confidence minus its accuracy, a scalar; accuracy carries no gradient."""
+    """Return the mean confidence of the batch minus its accuracy, a scalar. The accuracy carries no gradient."""
     log_r, predicted = log_confidence(at.logits)
     return labelled_mean(log_r.exp() - correctness(at, predicted), at.valid)
 
 
 class DCA(Regularized):
-    """A base loss plus |mean confidence - accuracy| of the batch, times ``weight``. Liang et al., 2020."""
+    """A base loss plus ``weight`` times |mean confidence - accuracy| of the batch. Liang et al., 2020."""
 
     weight: float = 1.0
 
@@ -30,7 +30,7 @@ class DCA(Regularized):
 
 
 def class_gaps(at: Positions) -> Tensor:
-    """Return, for each class, the batch's mean probability minus its share of the labels, ``(K,)``."""
+    """Return for each class its mean probability in the batch minus its label frequency, ``(K,)``."""
     label = at.target if at.soft else F.one_hot(at.target, at.n_classes).to(at.logits.dtype)
     gap = at.logits.softmax(1) - label
     if at.valid is None:
@@ -39,10 +39,10 @@ def class_gaps(at: Positions) -> Tensor:
 
 
 class MDCA(Regularized):
-    """A base loss plus weight times the mean over classes of |mean probability - share of the labels| in the batch.
+    """A base loss plus ``weight`` times the mean over classes of |mean probability - label frequency| in the batch.
 
-    Its smoothing function is a parabola in the confidence, twice that of CRL. The authors' base losses are
-    cross-entropy, focal loss (gamma 1) and label smoothing: ``MDCA(base=Focal(gamma=1.0))``.
+    Its smoothing function is a parabola in the confidence, twice that of CRL. The authors use cross-entropy, focal loss
+    (gamma 1) and label smoothing as base losses, for example ``MDCA(base=Focal(gamma=1.0))``.
     Hebbalaguppe et al., CVPR 2022.
     """
 

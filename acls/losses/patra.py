@@ -1,4 +1,4 @@
-"""The auxiliary loss of Patra et al., with its pruning of samples."""
+"""The auxiliary loss of Patra et al., including their pruning of training samples."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from acls.shapes import Positions, flatten
 
 
 class Patra(Regularized):
-    """A base loss plus weight Huber_alpha(mean confidence - accuracy) of the batch, with unsure samples pruned.
+    """A base loss plus weight Huber_alpha(mean confidence - accuracy) of the batch, with pruning of unsure samples.
 
-    Huber(d) is d^2/2 up to alpha and alpha (|d| - alpha/2) beyond. A running mean of each training sample's confidence
-    (``ema`` is the newest's share) is kept, and after each of the shares ``prune_at`` of the epochs the fraction
-    ``prune_fraction`` of the samples still in training with the lowest one leaves for good. The authors published no
-    code; the defaults follow what is known of the paper and are unverified. Patra et al., WACV 2023.
+    Huber(d) is d^2/2 up to alpha and alpha (|d| - alpha/2) beyond. The method keeps an exponential moving average of
+    the confidence of each training sample, where ``ema`` is the weight of the newest value. ``prune_at`` lists
+    fractions of the training: after each of them, the fraction ``prune_fraction`` of the remaining samples with the
+    lowest average is removed from training permanently. The authors published no code. The defaults follow what is
+    known about the paper and are unverified. Patra et al., WACV 2023.
     """
 
     weight: float = 10.0
@@ -37,7 +38,7 @@ class Patra(Regularized):
     about = About("Huber confidence loss with dynamic pruning", "Patra et al.", "WACV", 2023, kind="AR")
 
     confidence: Tensor = field(init=False)
-    """The running mean of each sample's confidence, ``(n_train,)``."""
+    """The moving average of the confidence of each sample, ``(n_train,)``."""
     kept: Tensor = field(init=False)
     """Which samples are still in training, ``(n_train,)``."""
 

@@ -20,7 +20,7 @@ from acls.shapes import IGNORE_INDEX, check_logits, flatten, labelled_mean
 
 
 class View:
-    """Logits ``(M, K)`` and classes ``(M,)``, and what the rules are made of; one value per row is ``(M, 1)``."""
+    """Logits ``(M, K)`` and classes ``(M,)`` with the quantities that rules use. Values per row are ``(M, 1)``."""
 
     def __init__(self, z: Tensor, y: Tensor) -> None:
         self.z = z
@@ -33,7 +33,7 @@ class View:
 
     @cached_property
     def predicted(self) -> Tensor:
-        """The class of the largest logit, the first where several tie."""
+        """The class of the largest logit (the first one if several tie)."""
         return first_equal(self.z, self.z.amax(1, keepdim=True))
 
     @cached_property
@@ -42,7 +42,7 @@ class View:
 
     @cached_property
     def gap(self) -> Tensor:
-        """How far each logit lies below the largest; 0 for a masked class."""
+        """The largest logit minus each logit; 0 for a masked class."""
         gap = self.z.amax(1, keepdim=True) - self.z
         return torch.where(gap < FAR, gap, 0.0)
 
@@ -51,18 +51,18 @@ Smoothing = Callable[[View], Tensor]
 
 
 def never(view: View) -> Tensor:
-    """The smoothing function of plain cross-entropy: 0."""
+    """Return 0 everywhere: the smoothing function of plain cross-entropy."""
     return torch.zeros_like(view.z)
 
 
 def always(view: View) -> Tensor:
-    """The indicator of the methods that have none: true everywhere."""
+    """Return True everywhere: the indicator of methods without a condition."""
     return torch.ones_like(view.z, dtype=torch.bool)
 
 
 @dataclass(frozen=True)
 class Side:
-    """What a rule does at the pivot class, or at the others: the amount ``f`` where the indicator ``when`` holds."""
+    """The effect of a rule at the pivot class, or at the others: the amount ``f`` if the indicator ``when`` is true."""
 
     f: Smoothing = never
     when: Smoothing = always
@@ -94,20 +94,20 @@ class Rule:
         return view.predicted if self.pivot == "predicted" else view.y
 
     def pull(self, z: Tensor, y: Tensor) -> Tensor:
-        """Return 0 per row, ``(M,)``, with f C as its gradient: f C, held fixed, times the logits less themselves."""
+        """Return 0 per row, ``(M,)``, with gradient f C: the detached f C times (logits - detached logits)."""
         fixed = z.detach()
         return (self.smoothing(fixed, y) * (z - fixed)).sum(1)
 
     def smoothing(self, z: Tensor, y: Tensor) -> Tensor:
-        """Return what the label is lowered by, ``(M, K)``: f C at the pivot class, minus f C elsewhere."""
+        """Return the amount by which the label is lowered, ``(M, K)``: f C at the pivot class, minus f C elsewhere."""
         view = View(z, y)
         at_pivot = torch.zeros_like(z, dtype=torch.bool).scatter(1, self.pivot_of(view), True)
         return torch.where(at_pivot, self.down.amount(view), -self.up.amount(view))
 
     def acts(self, z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Return where the label is changed, each ``(M,)`` bool: at the pivot class, and at any other class.
+        """Return whether the label changes at the pivot class, and at any other class; each ``(M,)`` bool.
 
-        Their means are the shares of samples on which a regulariser acts.
+        Their means are the fractions of samples on which a regulariser acts.
 
         >>> from acls.losses import ACLS
         >>> logits = torch.tensor([[5.0, 0.0, -4.0], [7.0, 2.0, -1.0], [3.0, 1.0, 0.0]])
@@ -125,10 +125,10 @@ def gradient_rule(
     conditions: tuple[str, str] | None = None,
     pivot: Literal["predicted", "true"] = "predicted",
 ) -> Rule:
-    """Return the rule of cross-entropy plus ``excess(z, y)``, one value per row of logits: f is its gradient.
+    """Return the rule of cross-entropy plus ``excess(z, y)``, one value per row of logits. f is its gradient.
 
-    ``down``, ``up`` and their ``conditions`` are f and C as one would write them; C is true where f is not 0, and
-    without conditions everywhere.
+    ``down``, ``up`` and their ``conditions`` are the formulas of f and C as text. With conditions, C is true where f is
+    not 0. Without them, C is true everywhere.
     """
 
     def gradient(view: View) -> Tensor:
@@ -150,12 +150,12 @@ def effective_label(
     index: Tensor | None = None,
     reduction: str | None = None,
 ) -> Tensor:
-    """Return the label that ``loss`` really trains towards: softmax(z) - dL/dz per position, of the logits' shape.
+    """Return the label that ``loss`` effectively trains towards: softmax(z) - dL/dz, in the shape of the logits.
 
-    ``loss`` is any callable of logits and target, also one's own. ``reduction`` says whether it averages over
-    positions ("mean") or adds them up ("sum"); without it the loss's own field counts, and "mean" where it has none.
-    Positions whose label is the loss's ``ignore_index`` are not counted in that mean. ``index`` goes to losses that
-    remember samples.
+    ``loss`` is any callable of logits and target, including your own. ``reduction`` states whether it returns the mean
+    over positions ("mean") or their sum ("sum"). The default is the attribute ``reduction`` of the loss, or "mean" if
+    it has none. The mean does not count positions whose label is the ``ignore_index`` of the loss. ``index`` is passed
+    to the loss, for losses that keep a memory of the samples.
 
     >>> effective_label(torch.nn.CrossEntropyLoss(label_smoothing=0.1), torch.tensor([[3.0, 0.0]]), torch.tensor([0]))
     tensor([[0.9500, 0.0500]])
@@ -173,9 +173,9 @@ def effective_label(
 
 
 def rule_loss(rule: Rule, logits: Tensor, target: Tensor, *, ignore_index: int = IGNORE_INDEX) -> Tensor:
-    """Return a scalar whose gradient is the rule's: the mean cross-entropy, plus f C times the logits, f C held fixed.
+    """Return a scalar with the gradient of the rule: the mean cross-entropy plus the detached f C times the logits.
 
-    The second part is 0 in value, for there need be no loss whose gradient a rule is (the paper's Eq. 12 is not).
+    The value of the second part is 0, because a rule is not always the gradient of a loss (the paper's Eq. 12 is not).
     """
     at = flatten(logits, target, ignore_index=ignore_index)
     values = F.cross_entropy(at.logits, at.target, reduction="none") + rule.pull(at.logits, at.target)
@@ -184,7 +184,7 @@ def rule_loss(rule: Rule, logits: Tensor, target: Tensor, *, ignore_index: int =
 
 @dataclass(frozen=True)
 class RuleRow:
-    """A method's row of the paper's Table 2, corrected: the label is lowered at the pivot and raised elsewhere."""
+    """A method's row of the corrected Table 2: the label is lowered at the pivot and raised elsewhere."""
 
     method: str
     kind: str
@@ -196,7 +196,7 @@ class RuleRow:
 
 
 def table(losses: Iterable[Any], n_classes: int = 10) -> list[RuleRow]:
-    """Return the rows of Table 2 for those of the losses that have a `Rule`."""
+    """Return the rows of Table 2 for the losses that have a `Rule`."""
     rows = []
     for loss in losses:
         rule = loss.rule(n_classes)
@@ -209,19 +209,19 @@ def table(losses: Iterable[Any], n_classes: int = 10) -> list[RuleRow]:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What methods do to one prediction: what `explain` says of each, by the method as one would write it."""
+    """The effect of several methods on one prediction: the output of `explain` by the text of each method."""
 
     logits: Sequence[float]
     label: int
     methods: Mapping[str, dict[str, Any]]
 
     def as_json(self) -> dict[str, Any]:
-        """What `acls explain --json` prints."""
+        """Return the output of `acls explain --json`."""
         return dict(self.methods)
 
 
 def explain_all(losses: Iterable[Any], logits: Sequence[float], label: int) -> Explanation:
-    """Return what each of the losses does to one prediction: `acls explain`."""
+    """Return the effect of each loss on one prediction, like `acls explain`."""
     return Explanation(logits, label, {repr(loss): explain(loss, logits, label) for loss in losses})
 
 
@@ -229,14 +229,14 @@ _FORMULA = ("pivot", "f at the pivot", "C at the pivot", "f elsewhere", "C elsew
 
 
 def explain(loss: Any, logits: Sequence[float], label: int) -> dict[str, Any]:
-    """Return what a method does to one prediction: the label it trains towards, and f and C where it has a `Rule`.
+    """Return the effect of a method on one prediction: its effective label, and f and C if it has a `Rule`.
 
-    Methods that look at the whole batch see a batch of this one sample.
+    Methods that use the whole batch get a batch with only this sample.
     """
     z, y = torch.tensor([list(logits)], dtype=torch.float64), torch.tensor([label])
     loss.prepare(n_train=1, n_classes=len(logits))
     index = torch.tensor([0]) if loss.needs_index else None
-    # Rounding to what a float64 softmax is worth also turns -0.0000 into 0.0000.
+    # Rounding to the accuracy of a float64 softmax also turns -0.0000 into 0.0000.
     aims_at = effective_label(loss.double(), z, y, index=index)[0].round(decimals=12) + 0.0
     total = float(aims_at.sum())
     found = {"type": loss.about.kind, "label": aims_at.tolist(), "sum": total, "sums_to_one": abs(total - 1) < 1e-9}
