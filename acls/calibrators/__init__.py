@@ -27,7 +27,7 @@ REGISTRY: dict[str, type[Calibrator]] = {kind.__name__: kind for kind in (*_PARA
 
 
 def make_calibrator(spec: str | Mapping[str, Any] | Spec | Calibrator, **fields: Any) -> Calibrator:
-    """Build a calibrator from text, or from what its `settings` returned; names in upper or lower case.
+    """Build a calibrator from text, or from the output of its `settings`. Names are not case-sensitive.
 
     >>> make_calibrator("temperature", objective="ece"), make_calibrator("Vector(space=log_probs)")
     (Temperature(objective='ece'), Vector(space='log_probs'))
@@ -36,7 +36,7 @@ def make_calibrator(spec: str | Mapping[str, Any] | Spec | Calibrator, **fields:
 
 
 def make_calibrators(text: str) -> list[Calibrator]:
-    """Build the calibrators that a comma-separated text names, each once; ``all`` stands for those of rows of logits.
+    """Build calibrators from comma-separated text, without duplicates. ``all`` means all that work on rows of logits.
 
     >>> make_calibrators("temperature, Temperature, Vector(space=log_probs)")
     [Temperature(), Vector(space='log_probs')]

@@ -1,7 +1,8 @@
 """Vector, matrix and Dirichlet scaling: affine maps of features, fitted by regularised softmax regression.
 
-The map is ``softmax(x + A x + b)`` with x the features scaled by their best temperature, so that A and b are small and
-a ridge on them pulls towards temperature scaling. The problem is convex and, thanks to the ridge, has one minimum.
+The map is ``softmax(x + A x + b)``, where x are the features scaled by their best temperature. A and b are therefore
+small, and a ridge on them pulls towards temperature scaling. The problem is convex, and the ridge makes its minimum
+unique.
 """
 
 from __future__ import annotations
@@ -23,36 +24,36 @@ from acls.options import option
 
 FOLDS = 10
 MOST_JUDGED = 2**19
-"""Elements of logits on which strengths are compared, in float32."""
+"""Number of elements of logits that are used to compare strengths, in float32."""
 HELD_IN_DOUBLE = 2**24
-"""Elements up to which the features are kept in float64; larger ones are computed in each pass."""
+"""Features with up to this many elements are stored in float64. Larger ones are recomputed in each pass."""
 STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 """Ridge strengths that cross-validation chooses from."""
 USUAL = 1.0
-"""The strength that is kept unless another is clearly better."""
+"""The default strength, which is used unless another one is clearly better."""
 WHITEN_UP_TO = 1000
-"""With more values than this the solver scales each by itself instead of by the whole Hessian."""
+"""With more values than this, the solver uses only the diagonal of the Hessian to scale them."""
 STEPS = 1000
 CONVERGED = 1e-8
-"""A fit that stays further above its minimum has none."""
+"""If a fit stays further above its minimum than this, the objective has no minimum."""
 SAMPLE = 4096
-"""Rows from which the Hessian that whitens the problem is estimated."""
+"""Number of rows used to estimate the Hessian that whitens the problem."""
 
 SEPARABLE = "the data is separable, or no better than chance: the ridge alone keeps the fit finite"
 
 Strength = tuple[float, float]
-"""The ridge on the diagonal and the bias, and on the rest."""
+"""Two ridge strengths: for the diagonal and the bias, and for the rest."""
 
 
 class Diagonal:
-    """How a flat vector of values makes (A, b), for K classes; here A is diagonal, its K entries before the K of b."""
+    """Convert a flat vector of values to (A, b) for K classes. Here A is diagonal: K entries of A, then K of b."""
 
     def __init__(self, n_classes: int) -> None:
         self.n_classes = n_classes
         self.size = 2 * n_classes
 
     def penalty(self, strength: Strength, n: float) -> Tensor:
-        """Return the ridge on each value; it grows with the number of values for each row, as overfitting does."""
+        """Return the ridge on each value. Like overfitting, it grows with the number of values per row."""
         return torch.full((2 * self.n_classes,), strength[0] * self.n_classes / n, dtype=torch.float64)
 
     def shift(self, values: Tensor, x: Tensor) -> Tensor:
@@ -61,15 +62,15 @@ class Diagonal:
         return x * diagonal + bias
 
     def pull(self, residual: Tensor, x: Tensor) -> Tensor:
-        """Return the gradient of ``sum(residual * shift)`` in the values."""
+        """Return the gradient of ``sum(residual * shift)`` with respect to the values."""
         return torch.cat([(residual * x).sum(0), residual.sum(0)])
 
     def matrix(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Return A, or only its diagonal where it has no more, and b."""
+        """Return A and b. If A is diagonal, only its diagonal is returned."""
         return values[: self.n_classes], values[self.n_classes : 2 * self.n_classes]
 
     def curvature(self, probs: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        """Return the sum of the rows' Hessians: ``(size, size)``, or only its diagonal ``(size,)``."""
+        """Return the sum of the Hessians of the rows: ``(size, size)``, or only its diagonal ``(size,)``."""
         if self.size > WHITEN_UP_TO:
             return self._curvature_alone(probs, x, weight)
         outer = torch.cat([probs * x, probs], dim=1)
@@ -89,10 +90,10 @@ class Diagonal:
 
 
 class LowRank(Diagonal):
-    """A is a diagonal and a small matrix between the directions in which the features vary most: ``D + Q M Q^T``.
+    """A is a diagonal plus a small matrix between the directions in which the features vary most: ``D + Q M Q^T``.
 
-    With K classes and r directions it has 2 K + r^2 values where a full matrix has K^2 + K, so it does not overfit
-    where K is large.
+    With K classes and r directions it has 2 K + r^2 values, while a full matrix has K^2 + K. It therefore does not
+    overfit if K is large.
     """
 
     def __init__(self, features: Tensor, rank: int) -> None:
@@ -167,9 +168,9 @@ class Full(Diagonal):
 
 
 def _choose_strength(design: Diagonal, data: CalibrationSet, features: Callable[[Tensor], Tensor]) -> Strength:
-    """Choose by cross-validation: first for the diagonal and the bias alone, then for the rest beside them."""
+    """Choose the strengths by cross-validation: first for the diagonal and the bias, then for the other values."""
     logits, labels, weight = data.all()
-    # A strength is one for each row, so that a part of many rows will do.
+    # The strength is defined per row, so a part of the rows is enough if there are many.
     fold = data.folds(FOLDS * -(-logits.numel() // MOST_JUDGED))
     own = [fold == i for i in range(FOLDS)]
     folds: list[Chunks] = [
@@ -185,10 +186,10 @@ def _choose_strength(design: Diagonal, data: CalibrationSet, features: Callable[
 
 
 def _walk(held_out: Callable[[float, list[Tensor]], Tensor]) -> float:
-    """Go from the usual strength to where the held-out NLL is less, as long as it falls.
+    """Move from the default strength in the direction of lower held-out NLL, as long as it falls.
 
-    What is gained there counts if it is more than its standard error over the folds: the least of several noisy
-    losses is often chance, and the usual strength is right more often than chance.
+    The new strength is used only if the gain exceeds its standard error over the folds. The smallest of several noisy
+    losses is often due to chance, so the default strength is the better choice without clear evidence.
     """
     starts: list[Tensor] = []
 
@@ -205,16 +206,16 @@ def _walk(held_out: Callable[[float, list[Tensor]], Tensor]) -> float:
 
 
 def _held_out(design: Diagonal, folds: list[Chunks], strength: Strength, starts: list[Tensor]) -> Tensor:
-    """Return the NLL of each fold, summed over its rows, under the fit to the others.
+    """Return the NLL of each fold, summed over its rows, for the fit to the other folds.
 
-    ``starts`` holds the last fits, where the next start.
+    ``starts`` holds the last fits. The next fits start from them.
     """
     totals = []
     basis: Tensor | None = None
     for i, fold in enumerate(folds):
         rest = [chunk for j, other in enumerate(folds) if j != i for chunk in other]
         start = starts[i] if len(starts) > i else None
-        # The folds' Hessians differ little: the first one's whitens all.
+        # The Hessians of the folds are similar, so all folds use the first one for whitening.
         values, _, basis = minimize(design, rest, strength, start, enough=1e-7, basis=basis)
         nll = (
             weight @ cross_entropy(x + design.shift(values.to(x.dtype), x), labels, reduction="none")
@@ -233,10 +234,10 @@ def minimize(
     enough: float = 1e-13,
     basis: Tensor | None = None,
 ) -> tuple[Tensor, float, Tensor]:
-    """Minimise mean NLL plus ridge by L-BFGS, in coordinates in which the Hessian is near one.
+    """Minimise mean NLL plus ridge by L-BFGS, in coordinates in which the Hessian is close to the identity.
 
-    There, half the squared gradient is the distance to the minimum: the certificate. Returns the values, this distance
-    and the basis of the coordinates, for similar fits.
+    In these coordinates, half the squared gradient is the distance to the minimum (the certificate). Return the values,
+    this distance, and the basis of the coordinates, which similar fits can reuse.
     """
     first = next(iter(data))[0]
     n = sum(float(weight.sum(dtype=torch.float64)) for _, _, weight in data)
@@ -265,7 +266,7 @@ def minimize(
 
 
 def _whitening(design: Diagonal, data: Chunks, values: Tensor, ridge: Tensor) -> Tensor:
-    """Return the basis, or only its diagonal, of coordinates in which the Hessian is near one."""
+    """Return the basis, or only its diagonal, of coordinates in which the Hessian is close to the identity."""
     hessian, seen, total = torch.zeros(()), 0, 0.0
     for x, _, weight in data:
         stride = max(1, -(-len(x) // SAMPLE))
@@ -278,26 +279,26 @@ def _whitening(design: Diagonal, data: Chunks, values: Tensor, ridge: Tensor) ->
     if hessian.ndim == 1:
         return (hessian + 2 * ridge).clamp(min=1e-12).rsqrt()
     hessian.diagonal().add_(2 * ridge + 1e-12 * float(hessian.diagonal().mean()) + 1e-30)
-    # hessian = L L^T, so with values = L^-T point the Hessian at the point is one
+    # hessian = L L^T, so with values = L^-T point the Hessian with respect to point is the identity
     factor = torch.linalg.cholesky(hessian).T
     basis: Tensor = torch.linalg.solve_triangular(factor, torch.eye(len(ridge)).to(factor), upper=True)
     return basis
 
 
 class Affine(Calibrator):
-    """What the affine maps have in common: weight, bias, and a ridge that pulls them towards temperature scaling.
+    """Base class of the affine maps: a weight, a bias, and a ridge that pulls them towards temperature scaling.
 
-    They map logits, or the logs of q: the probabilities after temperature scaling, mixed with as much of the uniform
-    distribution as one row among those fitted to, so that no log is far below the smallest frequency that the rows can
-    show.
+    The input is either the logits or log q. Here q are the probabilities after temperature scaling, mixed with a
+    small part of the uniform distribution: the weight of one row in the fitting data. No log is then far below the
+    smallest frequency that the data can show.
 
-    ``strength`` is the ridge in units of values per row, so it fades as data grows; None lets 10-fold cross-validation
-    on the fitting data choose it, which then is held in memory.
+    ``strength`` is the ridge in units of values per row, so its effect decreases with more data. With None, 10-fold
+    cross-validation on the fitting data chooses it; the data is then held in memory.
     """
 
     per_class = "bias"
     space = "logits"
-    """What is mapped: logits, which a layer can do, or log-probabilities."""
+    """The input of the map: logits, so that a layer can hold the map, or log-probabilities."""
 
     strength: float | None = option(default=None, within="[0, inf)")
 
@@ -319,13 +320,13 @@ class Affine(Calibrator):
 
     @abstractmethod
     def _design(self, features: Tensor) -> Diagonal:
-        """The values to fit to features such as these."""
+        """Return the design (the parametrisation of A and b) for these features."""
 
     def _fit(self, data: CalibrationSet) -> Outcome:
-        """Fit ``W x + b`` of the features x of logits at their best inverse temperature."""
+        """Fit ``W x + b``, where x are the features of the logits at their best inverse temperature."""
         start = solve(data)
         some = data.all()[0] if data.held else data.first()[0]
-        # At the boundary the temperature says nothing about the scale of the logits.
+        # A temperature at the boundary of its range carries no information about the scale of the logits.
         scale = 1 / float(some.double().std().clamp(min=1e-30)) if start.at_boundary else start.beta
         uniform = 0.0 if self.space == "logits" else 1 / (1 + data.total())
 
@@ -373,8 +374,8 @@ class Vector(Affine):
     """Scale and shift each class's logit: ``softmax(w * z + b)``. (Guo et al., ICML 2017)
 
     ``space="log_probs"`` scales log-probabilities in place of logits: ``softmax(w * log q + b)``, with q as in
-    `Dirichlet`. A constant added to a row's logits then changes nothing, and on real networks the NLL is a little
-    lower, but no layer can hold the map.
+    `Dirichlet`. The result then does not depend on a constant added to the logits of a row, and on real networks the
+    NLL is slightly lower, but a layer cannot hold the map.
     """
 
     paper = "Guo et al., ICML 2017"
@@ -397,8 +398,8 @@ MANY_CLASSES = 100
 class Matrix(Affine):
     """Map the logits by a matrix: ``softmax(W z + b)``. (Guo et al., ICML 2017)
 
-    A ridge on what is off the diagonal and on the bias (ODIR; Kull et al., NeurIPS 2019) keeps it from overfitting.
-    ``structure="low-rank"``, the default from 100 classes on, learns a diagonal and a small matrix between the
+    A ridge on the off-diagonal entries and on the bias (ODIR; Kull et al., NeurIPS 2019) prevents overfitting.
+    ``structure="low-rank"``, the default for 100 or more classes, learns a diagonal and a small matrix between the
     ``rank`` directions in which the logits vary most, instead of K^2 values.
     """
 
@@ -417,10 +418,10 @@ class Matrix(Affine):
 class Dirichlet(Matrix):
     """Map the log-probabilities by a matrix: ``softmax(W log q + b)``.
 
-    The map between a Dirichlet distribution for each class and the class probabilities; unlike `Matrix` it does not
-    change when a constant is added to the logits of a row. q are the probabilities after temperature scaling, mixed
-    with as much of the uniform distribution as one row among those fitted to: a log of 0 would rule the fit.
-    Regularised as `Matrix` is. (Kull et al., NeurIPS 2019)
+    This is the map to class probabilities if the probabilities of each class follow a Dirichlet distribution. Unlike
+    `Matrix`, it does not change if a constant is added to the logits of a row. q are the probabilities after
+    temperature scaling, mixed with a small part of the uniform distribution (the weight of one row in the fitting
+    data), because a log of 0 would dominate the fit. The ridge is the same as in `Matrix`. (Kull et al., NeurIPS 2019)
     """
 
     paper = "Kull et al., NeurIPS 2019"

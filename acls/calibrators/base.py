@@ -1,4 +1,4 @@
-"""What every calibrator is: `fit` learns from held-out logits, calling it gives calibrated log-probabilities."""
+"""Base class of all calibrators: `fit` learns from held-out logits, and a call returns log-probabilities."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from acls.shapes import IGNORE_INDEX, check_logits, flatten_logits, two_class_lo
 
 TOO_FEW = "too few samples"
 ROWS_PER_VALUE = 10
-"""Fewer rows than this for each learned value are too few to trust a fit."""
+"""The minimum number of rows per learned value. A fit with fewer rows is not reliable."""
 
 
 @dataclass(frozen=True)
 class FitReport:
-    """The scores of a fit on its own data, before and after, and warnings."""
+    """The scores on the fitting data before and after a fit, and warnings."""
 
     rows: int
     before: Score
     after: Score
     warnings: tuple[str, ...] = ()
     gap: float | None = None
-    """An estimate of how far the objective is above its minimum; None where it has no minimum."""
+    """An estimate of how far the objective is above its minimum; None if it has no minimum."""
     at_boundary: bool = False
-    """Whether the objective still falls at the end of the range, so that the learned values are that end."""
+    """Whether the objective still falls at the end of the range. The learned values are then at that end."""
 
     def __str__(self) -> str:
         lines = [
@@ -46,7 +46,7 @@ class FitReport:
 
 @dataclass
 class Outcome:
-    """What a method's own fit reports; it holds scores only where they cost nothing extra."""
+    """The result of a method's own fit. It contains scores only if they cost nothing extra."""
 
     before: ScoreTally | None = None
     after: ScoreTally | None = None
@@ -54,46 +54,46 @@ class Outcome:
     at_boundary: bool = False
     warnings: tuple[str, ...] = ()
     guarded: bool = True
-    """Whether the guard may undo the fit; not where it lowers something else than the NLL, as was asked for."""
+    """Whether the guard may undo the fit. False if the user chose an objective other than the NLL."""
 
 
 class Calibrator(Configured):
     """A map from logits ``(N, K, *D)`` to calibrated log-probabilities of the same shape.
 
-    Learned values are buffers: they travel in `state_dict`, to devices and into exported programs. They have the
-    dtype of the logits they were fitted on, float32 at least, and so have the log-probabilities.
+    Learned values are buffers, so they are part of `state_dict`, move between devices, and are included in exported
+    programs. They and the log-probabilities have the dtype of the logits in `fit`, but at least float32.
     """
 
     keeps_ranking = False
-    """Whether the classes of each row keep their order, so that accuracy does not change."""
+    """Whether the order of the classes in each row is preserved, so that the accuracy does not change."""
     streams = False
     """Whether `fit` reads an iterable of batches once per pass and never holds more than one of them."""
     pointwise = True
-    """Whether each position is calibrated by its own logits alone."""
+    """Whether the calibration of each position depends only on its own logits."""
     takes_impossible = False
-    """Whether -inf, the logit of an impossible class, is kept; otherwise it is replaced by a very small one."""
+    """Whether -inf, the logit of an impossible class, is kept. Otherwise it is replaced by a very low logit."""
     per_class = ""
-    """The learned values that have an entry for each class; empty where any number of classes will do."""
+    """The learned values that have one entry per class; empty if the method works for any number of classes."""
     no_weights: ClassVar[str] = ""
-    """Why `fit` takes no ``sample_weight``; empty where it takes them."""
+    """The reason why `fit` does not accept ``sample_weight``; empty if it does."""
     paper: ClassVar[str] = ""
 
     ignore_index: int = IGNORE_INDEX
     guard: bool = True
     """Leave the probabilities unchanged, with a warning, if the fitted map raises the NLL of its fitting data."""
     stated: bool = False
-    """Fit to stated confidences, the two classes wrong and right: the confidence is that of right, not the larger."""
+    """Whether to fit to stated confidences with the classes wrong and right: the confidence is that of "right"."""
 
     def __post_init__(self) -> None:
         self._report: FitReport | None = None
-        # Read once, as torch.export of torch 2.6 cannot read fields.
+        # We read the fields once here, because torch.export of torch 2.6 cannot read them.
         self._results = tuple(field.name for field in fields(self) if not field.init)
         for name in self.learned:
             self.register_buffer(name, None)
 
     @property
     def learned(self) -> tuple[str, ...]:
-        """The names of the buffers that `fit` sets: the fields that are no arguments."""
+        """The names of the buffers that `fit` sets: all fields that are not arguments."""
         return self._results
 
     @property
@@ -109,13 +109,13 @@ class Calibrator(Configured):
         return all(getattr(self, name) is not None for name in self.learned)
 
     def __str__(self) -> str:
-        """The calibrator with the numbers it learned, where they are few: ``Temperature(temperature=1.51)``."""
+        """Return the calibrator as text, with its learned numbers if few: ``Temperature(temperature=1.51)``."""
         values = self.state_dict().items()
         learned = [f"{name}={value.item():.4g}" for name, value in values if value.numel() == 1]
         return f"{repr(self)[:-1]}{', ' * bool(learned and not repr(self).endswith('()'))}{', '.join(learned)})"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(str(self))  # how a notebook shows it
+        printer.text(str(self))  # the representation in a notebook
 
     @torch.no_grad()
     def fit(
@@ -128,10 +128,10 @@ class Calibrator(Configured):
     ) -> Self:
         """Learn from held-out logits and their labels, and return self.
 
-        Takes tensors, or an iterable of batches ``(logits, target)`` or ``(logits, target, sample_weight)``. A sample
-        of weight w counts as w equal samples. ``group``, one number per sample, keeps samples that belong together in
-        one fold where a method chooses its strength by cross-validation; the positions of a dense map are kept
-        together anyway.
+        The input is tensors, or an iterable of batches ``(logits, target)`` or ``(logits, target, sample_weight)``. A
+        sample of weight w counts as w equal samples. ``group`` is one number per sample. If a method chooses its
+        strength by cross-validation, samples of one group stay in the same fold. The positions of a dense map always
+        stay together.
         """
         self._check_weight(sample_weight)
         data = CalibrationSet(logits, target, sample_weight, group=group, ignore_index=self.ignore_index)
@@ -139,12 +139,12 @@ class Calibrator(Configured):
             data.check_rereadable(type(self).__name__)
         else:
             data.hold()
-        data.first()  # raises where there is nothing
+        data.first()  # raises an error if there is no data
         self._report = self._reported(data, self._fit(data))
         return self
 
     def forward(self, logits: Tensor) -> Tensor:
-        """Return calibrated log-probabilities; of two classes for binary scores ``(N,)`` and ``(N, 1, *D)``."""
+        """Return calibrated log-probabilities. Binary scores ``(N,)`` or ``(N, 1, *D)`` give those of two classes."""
         logits = two_class_logits(logits)
         check_logits(logits)
         self._check_fitted(logits.shape[1])
@@ -153,7 +153,7 @@ class Calibrator(Configured):
         return unflatten_logits(fitted._transform(rows), logits.shape)
 
     def affine(self) -> tuple[Tensor, Tensor] | None:
-        """Return (W, b) where the calibrator is ``log_softmax(W z + b)``, so that it can be folded into a layer."""
+        """Return (W, b) if the calibrator is ``log_softmax(W z + b)`` and can be folded into a layer; else None."""
         return None
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -168,7 +168,7 @@ class Calibrator(Configured):
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Calibrator:
-        """Read what `save` wrote; the class is the one in the file."""
+        """Read a file written by `save`. The class of the result is the one stored in the file."""
         from acls.calibrators import make_calibrator
         from acls.storage import load_tensors
 
@@ -191,7 +191,7 @@ class Calibrator(Configured):
         return calibrator
 
     def _check_learned(self) -> None:
-        """Raise unless the learned values are numbers of the right shape that map logits to log-probabilities."""
+        """Raise an error unless the learned values have the right shape and map logits to log-probabilities."""
         classes = self._n_classes() or 3
         blank = copy.deepcopy(self)
         blank._reset(torch.zeros(2, classes))
@@ -216,14 +216,14 @@ class Calibrator(Configured):
 
     @abstractmethod
     def _reset(self, like: Tensor) -> None:
-        """Set the learned buffers to values that leave the probabilities of logits such as these as they are."""
+        """Set the learned buffers to values that do not change the probabilities of such logits."""
 
     def _values(self, n_classes: int) -> int:
-        """The number of values that the method learns for ``n_classes`` classes."""
+        """Return the number of values that the method learns for ``n_classes`` classes."""
         return sum(getattr(self, name).numel() for name in self.learned)
 
     def _n_classes(self) -> int | None:
-        """The number of classes that the learned values are for; None: any number."""
+        """Return the number of classes of the learned values, or None if they work for any number."""
         return len(getattr(self, self.per_class)) if self.per_class else None
 
     def _learn(self, like: Tensor, **values: Tensor | float) -> None:
@@ -237,13 +237,13 @@ class Calibrator(Configured):
             raise InputError(f"{type(self).__name__} takes no sample_weight: {self.no_weights}")
 
     def _as_wide(self, logits: Tensor) -> tuple[Tensor, Self]:
-        """Return logits and calibrator in the wider of their dtypes: what CSV files and NumPy hold is float64."""
+        """Return logits and calibrator in the wider of their dtypes. CSV files and NumPy arrays are often float64."""
         own = [*(buffer.dtype for buffer in self.buffers() if buffer.is_floating_point()), logits.dtype][0]
         wide = torch.promote_types(logits.dtype, own)
         return logits.to(wide), self if own == wide else copy.deepcopy(self).to(wide)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Follow the module to another device or dtype, but never below float32, to which half precision is widened."""
+        """Move the buffers to another device or dtype. Half precision is widened to float32."""
 
         def wide(value: Tensor) -> Tensor:
             moved = fn(value)
@@ -253,14 +253,14 @@ class Calibrator(Configured):
         return self
 
     def _reported(self, data: CalibrationSet, outcome: Outcome) -> FitReport:
-        """Measure a fit on its own data; the guard undoes one that does not help."""
+        """Measure a fit on its own data. The guard undoes a fit that does not help."""
         if self.stated:
             outcome.before = outcome.after = None
         tally = outcome.before or tally_scores(data, stated=self.stated)
         before = tally.score()
         after = (outcome.after or tally_scores(data, self._transform, stated=self.stated)).score()
         warnings = [*outcome.warnings, *self._doubts(tally.counts)]
-        # A rise within rounding is none; NaN is one.
+        # An increase within rounding error does not count as an increase, but NaN does.
         if self.guard and outcome.guarded and not after.nll <= before.nll + 1e-6 * max(1.0, before.nll):
             warnings.append(
                 f"{type(self).__name__} raises the NLL of its own fitting data from {before.nll:.4f} to "
@@ -295,7 +295,7 @@ class Calibrator(Configured):
             raise InputError(f"{type(self).__name__} was fitted to {own} classes, but the logits have {n_classes}")
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # An unfitted calibrator has no shapes yet: it takes those of the loaded values.
+        # An unfitted calibrator has no shapes yet, so it uses the shapes of the loaded values.
         for name in self.learned:
             value = state_dict.get(prefix + name)
             own = getattr(self, name)

@@ -1,6 +1,6 @@
-"""The calibration data as rows: checked, flattened, without ignored positions, read in chunks once per pass.
+"""The calibration data as rows: checked, flattened, without ignored positions, and read in chunks once per pass.
 
-And NLL and ECE before and after a calibrator, added up chunk by chunk.
+This module also computes NLL and ECE before and after calibration, chunk by chunk.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from acls.metrics.tally import Tally
 from acls.shapes import flatten
 
 CHUNK = 2**18
-"""Elements of logits worked on at a time: about a megabyte, so that what one pass makes of them stays in the cache."""
+"""Number of elements of logits per chunk: about a megabyte, so that intermediate results stay in the cache."""
 SMALL_CHUNK = 2**15
-"""The same where one chunk would be all: so few are worked on by one thread, and nothing waits for another."""
+"""Chunk size if all data would fit in one chunk. One thread processes such a chunk without waiting for others."""
 
 SMALLEST = -103.2789
 """The log of the smallest positive float32."""
@@ -33,14 +33,14 @@ Chunk = tuple[Tensor, Tensor, Tensor]
 """Logits ``(m, K)``, labels ``(m,)`` and weights ``(m,)`` in the dtype of the logits."""
 Chunks = Iterable[Chunk]
 Rows = tuple[Tensor, Tensor, Tensor, Tensor]
-"""The same of all rows, with the number of the group ``(m,)`` that each belongs to."""
+"""Logits, labels and weights of all rows, and the group number of each row ``(m,)``."""
 
 NOTHING_LEFT = "there is nothing to fit to: no batch, or every position has weight 0 or the label ignore_index"
 
 
 @dataclass(frozen=True)
 class Passes:
-    """Chunks that are made anew in each pass."""
+    """Chunks that are computed again in each pass."""
 
     make: Callable[[], Iterator[Chunk]]
 
@@ -51,12 +51,12 @@ class Passes:
 class CalibrationSet:
     """Re-iterable chunks of tensors, or of an iterable of batches ``(logits, target)`` or ``(logits, target, weight)``.
 
-    An iterable is read once per pass and never held: `hold` gathers it where a method needs all rows at once. A
-    row of weight w counts as w equal rows; without weights each is 1, and rows of weight 0 are left out.
+    An iterable is read once per pass and not kept in memory. If a method needs all rows at once, `hold` collects them.
+    A row of weight w counts as w equal rows. Without weights each row has weight 1. Rows of weight 0 are left out.
     """
 
     held: Rows | None = None
-    """All rows, where they are in memory."""
+    """All rows, if they are in memory."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class CalibrationSet:
             self._batches = logits
 
     def check_rereadable(self, name: str) -> None:
-        """Raise for a generator, which can be read only once."""
+        """Raise an error for a generator, which can be read only once."""
         if self.held is None and iter(self._batches) is self._batches:
             raise InputError(
                 f"{name} reads its batches several times, but a generator can be read once: "
@@ -101,18 +101,18 @@ class CalibrationSet:
             yield from chunks(*part[:3])
 
     def first(self) -> Chunk:
-        """Return some rows to start from: all that are held, else the first chunk."""
+        """Return some rows to start from: all rows if they are in memory, else the first chunk."""
         found = next(iter(self), None) if self.held is None else self.held[:3]
         if found is None or not len(found[1]):
             raise InputError(NOTHING_LEFT)
         return found
 
     def total(self) -> float:
-        """Return the sum of the weights: without weights, the number of rows."""
+        """Return the sum of the weights. Without weights it is the number of rows."""
         return float(sum_over(self, lambda _logits, _labels, weight: weight.sum(dtype=torch.float64)))
 
     def hold(self) -> Rows:
-        """Return all rows as they were given; those of an iterable are gathered for it."""
+        """Return all rows in their original order. The rows of an iterable are collected first."""
         if self.held is None:
             parts, start = [], 0
             for batch in self._batches:
@@ -126,22 +126,22 @@ class CalibrationSet:
         return self.held
 
     def all(self) -> Chunk:
-        """Return all rows, in an order that depends on their content alone.
+        """Return all rows in an order that depends only on their content.
 
-        Random draws and folds of them therefore do not depend on the order in which they were given.
+        Random draws and folds therefore do not depend on the order of the input.
         """
         return self._in_order()[:3]
 
     def folds(self, n: int) -> Tensor:
-        """Assign each row of `all` a fold 0..n-1; the positions of one map, or of one group, stay together."""
+        """Return a fold 0..n-1 for each row of `all`. The positions of one map, or of one group, stay together."""
         return self._group_folds(n)[self._in_order()[3]]
 
     def sample_folds(self, n: int) -> Tensor:
-        """Assign each sample, as it was given, a fold 0..n-1; samples of one group stay together."""
+        """Return a fold 0..n-1 for each sample, in the input order. Samples of one group stay together."""
         return self._group_folds(n)[self._groups]
 
     def _group_folds(self, n: int) -> Tensor:
-        """Deal folds out to groups by the code of their content, so that they have equal sizes; empty groups last."""
+        """Return a fold for each group, by a hash of its content. Folds have equal sizes, and empty groups are last."""
         logits, labels, _, group = self.hold()
         totals = torch.full((int(max(group.max(), self._groups.max())) + 1,), 2**63 - 1, device=group.device)
         totals[group] = 0
@@ -156,7 +156,7 @@ class CalibrationSet:
     def _compact(
         self, logits: Tensor, target: Tensor, weight: Tensor | None = None, group: Tensor | None = None
     ) -> Rows:
-        """Return logits, labels, weights and groups of the rows that count."""
+        """Return logits, labels, weights and groups of the rows that are not ignored."""
         positions = flatten(logits, target, ignore_index=self._ignore_index)
         if positions.soft:
             raise InputError("expected class ids, got soft labels: calibrators are fitted to integers")
@@ -176,7 +176,7 @@ class CalibrationSet:
             rows, labels, counts, spread = rows[valid], labels[valid], counts[valid], spread[valid]
         if rows.numel():
             low, high = torch.aminmax(rows)
-            if not high.isfinite():  # NaN wins every comparison
+            if not high.isfinite():  # aminmax returns NaN if there is any
                 raise InputError("expected finite logits, got NaN or infinity: check the outputs of the model first")
             rows = rows if low.isfinite() else finite(rows)
         return rows, labels, counts, spread
@@ -189,17 +189,17 @@ def _per_sample(name: str, values: Tensor, samples: int) -> Tensor:
 
 
 def sum_over(data: Chunks, term: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
-    """Add up a term of each chunk in float64."""
+    """Return the sum of a term over all chunks, in float64."""
     return torch.as_tensor(sum(term(*chunk).double() for chunk in data))
 
 
 def finite(logits: Tensor) -> Tensor:
-    """Replace -inf, the log of a probability that float32 could not hold, by the log of the smallest it could."""
+    """Replace -inf (the log of a probability that underflowed) by the log of the smallest positive float32."""
     return torch.where(logits == -torch.inf, logits.amax(1, keepdim=True) + SMALLEST, logits)
 
 
 def chunks(logits: Tensor, labels: Tensor, weight: Tensor) -> Iterator[Chunk]:
-    """Cut rows into parts that fit the cache."""
+    """Split rows into chunks that fit in the cache."""
     size = max(1, (CHUNK if logits.numel() > CHUNK else SMALL_CHUNK) // logits.shape[1])
     if len(labels):
         yield from zip(*(torch.split(part, size) for part in (logits, labels, weight)), strict=True)
@@ -221,13 +221,13 @@ class ScoreTally(Tally):
     weight: Tensor
     nll: Tensor
     residuals: Tensor
-    """Of each bin, the weighted sum of confidence minus hit."""
+    """The weighted sum of confidence minus hit in each bin."""
 
     @classmethod
     def of_rows(
         cls, nll: Tensor, confidence: Tensor, hit: Tensor, labels: Tensor, weight: Tensor, n_classes: int
     ) -> ScoreTally:
-        """Count some rows: the NLL, the confidence and whether the top class is right, one of each per row."""
+        """Count rows from one value each per row: the NLL, the confidence, and whether the top class is right."""
         residual = (confidence.double() - hit.double()) * weight
         return cls(
             counts=labels.bincount(minlength=n_classes).cpu(),
@@ -238,7 +238,7 @@ class ScoreTally(Tally):
 
     @classmethod
     def of_log_probs(cls, log_probs: Tensor, labels: Tensor, weight: Tensor, *, stated: bool = False) -> ScoreTally:
-        """Count the predictions of some rows; ``stated``: class 1 is always predicted."""
+        """Count the predictions of some rows. With ``stated``, class 1 is always the predicted class."""
         top, predicted = (log_probs[:, 1], torch.ones_like(labels)) if stated else log_probs.max(1)
         nll = -log_probs.gather(1, labels[:, None])[:, 0]
         return cls.of_rows(nll, top.exp(), predicted == labels, labels, weight, log_probs.shape[1])
@@ -249,7 +249,7 @@ class ScoreTally(Tally):
 
 
 def uncalibrated(logits: Tensor) -> Tensor:
-    """Return the log-probabilities of the model as it is."""
+    """Return the log-probabilities of the model without calibration."""
     return logits.log_softmax(1)
 
 
@@ -257,5 +257,5 @@ def tally_scores(
     data: CalibrationSet, transform: Callable[[Tensor], Tensor] = uncalibrated, *, stated: bool
 ) -> ScoreTally:
     """Measure log-probabilities ``transform(logits)`` chunk by chunk; ``stated`` as in `ScoreTally.of_log_probs`."""
-    data.first()  # raises where there is nothing
+    data.first()  # raises an error if there is no data
     return reduce(add, (ScoreTally.of_log_probs(transform(z), y, weight, stated=stated) for z, y, weight in data))

@@ -1,4 +1,4 @@
-"""Cross-validation of a calibrator: whether it helps on data that it was not fitted on."""
+"""Cross-validation of a calibrator: test whether it helps on data that it was not fitted on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEEP = "keep the model as it is"
 class Judgement:
     """NLL and ECE on held-out folds before and after a calibrator, and the recommendation.
 
-    The standard errors are those of the mean over folds of the change from before to after.
+    The standard errors are those of the change from before to after, averaged over the folds.
     """
 
     calibrator: str
@@ -50,12 +50,13 @@ def judge(
     folds: int = 5,
     group: Tensor | None = None,
 ) -> Judgement:
-    """Fit copies of a calibrator to all folds but one, measure each on the one left out, and recommend.
+    """Cross-validate a calibrator and recommend whether to use it.
 
-    The recommendation is to keep the model as it is unless the held-out NLL falls by more than its standard error, or
-    half of it where a single value is learned, and the ECE does not rise by more than twice its own; and where a fit
-    ends at the boundary of its range. The positions of one map, and the samples of one ``group``, stay in one fold;
-    folds depend on the content of the rows, not on their order. Weights count in the fits and in the scores.
+    Each copy of the calibrator is fitted to all folds but one and measured on the remaining fold. The calibrator is
+    recommended if three conditions hold: the held-out NLL falls by more than its standard error (half of it if the
+    method learns a single value), the ECE does not rise by more than twice its standard error, and no fit ends at the
+    boundary of its range. The positions of one map, and the samples of one ``group``, stay in one fold. Folds depend on
+    the content of the rows, not on their order. Both the fits and the scores use the weights.
     """
     calibrator._check_weight(sample_weight)
     data = CalibrationSet(logits, target, sample_weight, group=group, ignore_index=calibrator.ignore_index)
@@ -89,15 +90,16 @@ def judge(
 
 
 def _recommend(nll_change: float, nll_se: float, ece_change: float, ece_se: float, learned: int) -> tuple[bool, str]:
-    # A single value hardly fits noise. In simulations with known truth (K = 10, n = 200, temperatures .67 to 1.5) the
-    # whole standard error as its hurdle loses .0072 of NLL against the better choice, at T = .8, and half of it .0043.
+    # A single value hardly overfits. In simulations with known truth (K = 10, n = 200, temperatures .67 to 1.5), the
+    # NLL is at most .0072 above that of the better choice with one standard error as the hurdle, at T = .8, and .0043
+    # with half of it.
     hurdle, named = (nll_se, "its standard error") if learned > 1 else (nll_se / 2, "half its standard error")
     if nll_change >= 0:
         return False, f"{KEEP}: the held-out NLL does not fall"
     if nll_change > -hurdle:
         return False, f"{KEEP}: the held-out NLL falls by less than {named}"
-    # The ECE of few rows is mostly noise: with one standard error the advice from 200 rows of 22 real networks loses
-    # .0017 of NLL, with two .0007 (benchmarks/calibrators.py --only advice).
+    # The ECE of few rows is mostly noise. With one standard error, the advice from 200 rows of 22 real networks costs
+    # .0017 of NLL; with two, it costs .0007 (benchmarks/calibrators.py --only advice).
     if ece_change > 2 * ece_se:
         return False, f"{KEEP}: the held-out NLL falls, but the ECE rises by {100 * ece_change:.2f} points"
     return True, f"use it: the held-out NLL falls by more than {named}"

@@ -1,4 +1,4 @@
-"""Monte Carlo dropout: the mean of several predictions with dropout switched on."""
+"""Monte Carlo dropout: the mean of several predictions with active dropout."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from acls.modules import evaluating
 class MCDropout(nn.Module):
     """Average a model's probabilities over passes with dropout active and everything else in eval mode.
 
-    Returns ``log mean_t softmax(z_t)``. Where dropout acts only on the input of the last layer, what comes before runs
-    once and only that layer ``passes`` times. ``seed`` makes the result repeatable and leaves torch's own random state
-    alone; None draws other masks in each call. (Gal and Ghahramani, ICML 2016)
+    The output is ``log mean_t softmax(z_t)``. If dropout acts only on the input of the last layer, that layer runs
+    ``passes`` times and the rest of the model runs once. ``seed`` makes the result reproducible and does not change
+    the random state of torch. With None, each call draws different masks. (Gal and Ghahramani, ICML 2016)
     """
 
     def __init__(self, model: nn.Module, passes: int = 20, seed: int | None = 0) -> None:
@@ -53,9 +53,9 @@ class MCDropout(nn.Module):
 
 
 def _start(model: nn.Module, x: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
-    """Run the model, and return its logits and a function that gives those of another pass.
+    """Run the model, and return its logits and a function that returns the logits of another pass.
 
-    That runs the end of the model alone where its only dropout feeds the layer whose output the model returns.
+    The function runs only the last layer if the only dropout is at its input and the model returns its output.
     """
     seen: list[tuple[nn.Module, Tensor, Tensor]] = []
     handles = [

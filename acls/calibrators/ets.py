@@ -22,9 +22,9 @@ STEPS = 200
 class ETS(Calibrator):
     """Mix three forecasts: ``w1 softmax(z / T) + w2 softmax(z) + w3 / K``, weights >= 0 that sum to 1.
 
-    T is fitted first, then the weights, both to the NLL or, with ``objective="mse"`` as in the authors' code, to the
-    mean squared distance from the one-hot label. The problem of the weights is convex and solved face by face of
-    the simplex. (Mix-n-Match: Zhang, Kailkhura and Han, ICML 2020)
+    T is fitted first, then the weights. Both minimise the NLL or, with ``objective="mse"`` as in the authors' code, the
+    mean squared distance from the one-hot label. The problem for the weights is convex. It is solved separately on each
+    face of the simplex. (Mix-n-Match: Zhang, Kailkhura and Han, ICML 2020)
     """
 
     keeps_ranking = True
@@ -56,7 +56,7 @@ class ETS(Calibrator):
 
 
 def _nll_weights(data: CalibrationSet, beta: float) -> Tensor:
-    parts = []  # three numbers per row, what each forecast gave the true class, and the row's weight
+    parts = []  # per row: the true class's probability in each of three forecasts, and the weight
     for logits, labels, weight in data:
         index, z = labels[:, None], logits.double()
         tempered, plain = (z * beta).softmax(1).gather(1, index), z.softmax(1).gather(1, index)
@@ -67,7 +67,7 @@ def _nll_weights(data: CalibrationSet, beta: float) -> Tensor:
 
 
 def _mse_weights(data: CalibrationSet, beta: float) -> Tensor:
-    """Minimise ``w^T A w - 2 b^T w``, whose A and b are sums over the rows."""
+    """Minimise ``w^T A w - 2 b^T w``, where A and b are sums over the rows."""
 
     def moments(logits: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
         z, counts = logits.double(), weight.double()
@@ -82,7 +82,7 @@ def _mse_weights(data: CalibrationSet, beta: float) -> Tensor:
 
 
 def _mse_temperature(data: CalibrationSet) -> float:
-    """Return the T in [0.05, 20] with the least squared distance, which may have several minima: scan, then refine."""
+    """Return the T in [0.05, 20] with the least squared distance. Scan first, as there may be several minima."""
 
     def distances(logs: list[float]) -> Tensor:
         def of_chunk(logits: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
@@ -114,7 +114,7 @@ def simplex_minimum(value: Callable[[Tensor], Tensor], device: torch.device) -> 
 
     best, least = corners[0], math.inf
     for w in (minimum(corners[list(chosen)]) for size in (1, 2, 3) for chosen in combinations(range(3), size)):
-        # A larger face has to do better by more than rounding: else a weight stays exactly 0.
+        # A larger face must be better by more than rounding error. Otherwise a weight stays exactly 0.
         if float(value(w)) < least - 1e-13:
             best, least = w, float(value(w))
     return best

@@ -14,7 +14,7 @@ from acls.errors import InputError, require
 from acls.storage import atomic_write
 
 TOLERANCE = 1e-6
-"""How far probabilities may be from the original's, in the checks made here."""
+"""The largest allowed difference from the original probabilities in the checks of this module."""
 
 
 def fold(
@@ -22,9 +22,9 @@ def fold(
 ) -> nn.Module:
     """Return a copy of the model whose last linear or 1x1 convolution layer includes the calibrator.
 
-    The copy gives calibrated logits at no cost at run time: their softmax is the calibrated probability. For
-    `Temperature`, `Vector` and `Matrix`. The layer is the last one registered; ``layer`` names another. With an
-    ``example`` input the result is checked to 1e-6.
+    The copy returns calibrated logits at no extra cost: their softmax is the calibrated probability. This works for
+    `Temperature`, `Vector` and `Matrix`. By default it uses the last registered layer; ``layer`` selects another one by
+    name. If an ``example`` input is given, the result is checked with a tolerance of 1e-6.
     """
     calibrator._check_fitted(None)
     affine = calibrator.affine()
@@ -96,9 +96,9 @@ class Calibrated(nn.Module):
 def export(
     model: nn.Module, calibrator: Calibrator, example: Tensor, *, probabilities: bool = False
 ) -> torch.export.ExportedProgram:
-    """Trace model and calibrator as one program that returns (log-)probabilities, for batches of any size."""
+    """Export model and calibrator as one program that returns (log-)probabilities for batches of any size."""
     both = Calibrated(model, calibrator, probabilities=probabilities).eval()
-    if len(example) < 2:  # a batch of one would be taken for a constant
+    if len(example) < 2:  # torch.export would treat a batch of one as a constant
         example = torch.cat([example, example])
     return torch.export.export(both, (example,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
 
@@ -114,8 +114,8 @@ def export_onnx(
 ) -> float:
     """Write model and calibrator as one ONNX file, run it in onnxruntime, and return the largest difference.
 
-    Its input is ``input``, its output ``log_probabilities`` or, with ``probabilities=True``, ``probabilities``.
-    Nothing is written if probabilities differ by more than the tolerance.
+    The input is named ``input``. The output is named ``log_probabilities`` or, with ``probabilities=True``,
+    ``probabilities``. No file is written if the probabilities differ by more than the tolerance.
     """
     require("onnx", extra="export")
     require("onnxscript", extra="export")

@@ -1,6 +1,6 @@
-"""L-BFGS with a line search that always ends, for smooth objectives of one flat vector.
+"""L-BFGS with a line search that always terminates, for smooth objectives of one flat vector.
 
-torch has its own, but torch.optim brings the compiler along: seconds of import for fits of milliseconds.
+We do not use torch.optim.LBFGS, because torch.optim imports the compiler. That takes seconds, a fit milliseconds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ENOUGH_DECREASE, ENOUGH_CURVATURE = 1e-4, 0.9
 ROUNDING = 1e-15
 
 Objective = Callable[[Tensor], tuple[float, Tensor]]
-"""Returns value and gradient at a point."""
+"""A function that returns the value and the gradient at a point."""
 
 
 Place = tuple[Tensor, float, Tensor]
@@ -24,10 +24,11 @@ Place = tuple[Tensor, float, Tensor]
 
 
 def lbfgs(objective: Objective, start: Tensor, *, small_gradient: float, steps: int) -> Place:
-    """Go down until no entry of the gradient is above ``small_gradient``, no step lowers the value, or steps are spent.
+    """Minimise an objective until all gradient entries are at most ``small_gradient``.
 
-    Each step fulfils the weak Wolfe conditions, found by doubling and bisection (Lewis and Overton, 2013), so the
-    approximate Hessian stays positive definite. (Liu and Nocedal, Mathematical Programming 1989)
+    It also stops if no step lowers the value, or after ``steps`` steps. Each step satisfies the weak Wolfe conditions,
+    by doubling and bisection (Lewis and Overton, 2013), so the approximate Hessian stays positive definite.
+    (Liu and Nocedal, Mathematical Programming 1989)
     """
     point = start
     value, gradient = objective(point)
@@ -42,7 +43,7 @@ def lbfgs(objective: Objective, start: Tensor, *, small_gradient: float, steps: 
         if found is None:
             if not past:
                 break
-            past.clear()  # once more along the gradient itself
+            past.clear()  # try again along the gradient itself
             continue
         moved, change = found[0] - point, found[2] - gradient
         if float(moved @ change) > 0:
@@ -66,14 +67,14 @@ def _times_inverse_hessian(vector: Tensor, past: deque[tuple[Tensor, Tensor]]) -
 
 
 def _search(objective: Objective, point: Tensor, value: float, gradient: Tensor, direction: Tensor) -> Place | None:
-    """Return a point along the direction that fulfils the weak Wolfe conditions; None where rounding hides any."""
+    """Return a point along the direction that satisfies the weak Wolfe conditions; None if rounding prevents it."""
     slope = float(gradient @ direction)
     low, high, length = 0.0, torch.inf, 1.0
     best: Place | None = None
     for _ in range(50):
         new = point + length * direction
         new_value, new_gradient = objective(new)
-        # Not "if above": a NaN, from a step far too long, must shorten it.
+        # We do not write "if above", because a NaN from a step that is far too long must shorten the step.
         if not new_value <= value + ENOUGH_DECREASE * length * slope + ROUNDING * abs(value):
             high = length
         else:
@@ -88,7 +89,7 @@ def _search(objective: Objective, point: Tensor, value: float, gradient: Tensor,
 def descend(
     objective: Callable[[list[Tensor]], Tensor], weights: list[Tensor], steps: int, *, small_gradient: float = 1e-8
 ) -> list[Tensor]:
-    """Lower an objective of several tensors, whose gradient autograd finds; return where it ended."""
+    """Minimise an objective of several tensors with gradients from autograd, and return the final tensors."""
     shapes = [weight.shape for weight in weights]
 
     def unpack(point: Tensor) -> list[Tensor]:

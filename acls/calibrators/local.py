@@ -25,12 +25,12 @@ KERNEL, DILATION = 5, 2
 REACH = DILATION * (KERNEL // 2)
 FOLDS = 3
 FEWEST_MAPS = 12
-"""With at least this many maps, cross-validation chooses the number of passes."""
+"""Cross-validation chooses the number of passes if there are at least this many maps."""
 BATCH = 2**20
-"""Positions times classes of the maps in one training step."""
+"""The number of positions times classes in one training step."""
 
 WEIGHTS = ("logit_weight", "logit_bias", "image_weight", "image_bias")
-"""The buffers that are trained."""
+"""The names of the trained buffers."""
 
 Part = tuple[Tensor, Tensor, "Tensor | None"]
 """Some maps of logits (n, K, H, W), their targets (n, H, W), and their images."""
@@ -39,12 +39,13 @@ Part = tuple[Tensor, Tensor, "Tensor | None"]
 class LTS(Calibrator):
     """Divide each position's logits by its own temperature, from 5 x 5 convolutions (dilation 2) of logits and image.
 
-    Four maps of the logits are mixed by gates in a tree, and the result is mixed with a map of the image by one more
-    gate: ``T = T0 exp(m)``, with T0 the best common temperature and m starting close to 0. Without image in
-    ``fit(logits, target, image=...)`` that branch is left out, also in use. Rows ``(N, K)`` are maps of one position.
-    Cross-validation over maps chooses the number of passes; unless they lower the NLL in every fold, T0 alone is left.
-    (Ding et al., ICCV 2021. There all weights start at 0, which keeps the four maps equal for ever; here a small
-    random start, from ``seed``, makes them differ, and exp instead of relu keeps T positive.)
+    A tree of gates mixes four maps of the logits, and one more gate mixes the result with a map of the image. This
+    gives m in ``T = T0 exp(m)``, where T0 is the best common temperature and m starts close to 0. If
+    ``fit(logits, target, image=...)`` gets no image, the image branch is omitted, also in later calls. Rows ``(N, K)``
+    are treated as maps with one position. Cross-validation over maps chooses the number of passes. If training does not
+    lower the NLL in every fold, only T0 is used. (Ding et al., ICCV 2021. Their weights all start at 0, so the four
+    maps stay equal. Here a small random start, set by ``seed``, makes them differ, and exp instead of relu keeps T
+    positive.)
     """
 
     keeps_ranking = True
@@ -76,7 +77,7 @@ class LTS(Calibrator):
         group: Tensor | None = None,
         image: Tensor | None = None,
     ) -> Self:
-        """Learn from maps ``(N, K, H, W)``, targets ``(N, H, W)`` and, if wanted, images ``(N, C, H, W)``.
+        """Learn from maps ``(N, K, H, W)``, targets ``(N, H, W)`` and, optionally, images ``(N, C, H, W)``.
 
         An iterable of batches holds (logits, target) or (logits, target, image).
         """
@@ -85,7 +86,7 @@ class LTS(Calibrator):
         return super().fit(logits if whole else [maps[:2] for maps in self._maps], target, sample_weight)
 
     def forward(self, logits: Tensor, image: Tensor | None = None) -> Tensor:
-        """Return calibrated log-probabilities of maps, with their images if it was fitted with images."""
+        """Return calibrated log-probabilities of maps. Pass the images if the calibrator was fitted with images."""
         logits = two_class_logits(logits)
         check_logits(logits)
         self._check_fitted(logits.shape[1])
@@ -118,7 +119,7 @@ class LTS(Calibrator):
         return replace(solved, gap=None, after=reduce(add, tallies))
 
     def _train(self, parts: list[Part]) -> None:
-        """Lower the NLL, for the passes that lower that of held-out maps most; none unless every fold is lower."""
+        """Train for the number of passes with the lowest held-out NLL; do not train unless every fold improves."""
         start = self._weights()
         number = max(1, -(-self.steps // len(parts)))
         passes = self._passes(parts, number)
@@ -132,7 +133,7 @@ class LTS(Calibrator):
         self._learn(best[0], **dict(zip(WEIGHTS, best, strict=True)))
 
     def _passes(self, parts: list[Part], number: int) -> Iterator[list[Tensor]]:
-        """Yield the weights after each pass over the maps by Adam, a batch of maps per step."""
+        """Train with Adam, one batch of maps per step, and yield the weights after each pass over the maps."""
         weights = [weight.clone().requires_grad_(True) for weight in self._weights()]
         adam = torch.optim.Adam(weights, self.learning_rate)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(adam, number * len(parts))
@@ -162,7 +163,7 @@ class LTS(Calibrator):
         logits = finite(logits)
         shape = (1, -1, 1, 1)
         inputs = (logits - self.center.view(shape)) / self.scale.view(shape)
-        # Beyond ten standard deviations all logits are the same to the network.
+        # The input of the network is clipped at ten standard deviations.
         maps = _conv(inputs.clamp(-10, 10), weights[0], weights[1])
         t1, t2, t3, t4 = maps[:, 0:4].unbind(1)
         g1, g2, g3, g4 = maps[:, 4:8].sigmoid().unbind(1)
@@ -185,9 +186,9 @@ class LTS(Calibrator):
 
 
 class IBTS(LTS):
-    """Divide all logits of a map by one temperature that depends on the map: the mean of what `LTS` has locally.
+    """Divide all logits of a map by one temperature that depends on the map: the mean of the local values of `LTS`.
 
-    (Ding et al., ICCV 2021; the mean is over the positions of each image, not over the batch as in their code.)
+    (Ding et al., ICCV 2021. The mean is over the positions of each image, not over the batch as in their code.)
     """
 
     def _spread(self, local: Tensor) -> Tensor:
@@ -203,7 +204,7 @@ def _as_map(logits: Tensor) -> Tensor:
 
 
 def _split(logits: Tensor, target: Tensor, image: Tensor | None = None) -> Iterator[Part]:
-    """Yield batches of maps; which maps share a batch depends on their content, not on their order."""
+    """Yield batches of maps. The content of the maps, not their order, determines which maps share a batch."""
     maps = _as_map(two_class_logits(logits)).detach()
     target = target.reshape(maps[:, 0].shape).long()
     order = codes(maps.flatten(1), torch.zeros_like(target.flatten(1)[:, 0])).argsort(stable=True)
@@ -212,7 +213,7 @@ def _split(logits: Tensor, target: Tensor, image: Tensor | None = None) -> Itera
 
 
 def _parted(parts: list[Part], fold: int) -> tuple[list[Part], list[Part]]:
-    """Part a fold of the maps from the others, batch by batch."""
+    """Split the maps into one fold and the rest, batch by batch."""
     rest: list[Part] = []
     held: list[Part] = []
     seen = 0
@@ -226,7 +227,7 @@ def _parted(parts: list[Part], fold: int) -> tuple[list[Part], list[Part]]:
 
 
 def _moments(data: CalibrationSet) -> tuple[Tensor, Tensor]:
-    """Return mean and standard deviation of each class's logits."""
+    """Return the mean and the standard deviation of the logits of each class."""
     n = data.total()
     mean = sum_over(data, lambda z, _labels, _weight: z.double().sum(0)) / n
     scale = (sum_over(data, lambda z, _labels, _weight: (z.double() - mean).square().sum(0)) / n).sqrt()
@@ -235,7 +236,7 @@ def _moments(data: CalibrationSet) -> tuple[Tensor, Tensor]:
 
 def _conv(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     height, width = inputs.shape[2:]
-    if height == width == 1:  # with repeated borders all taps see the one position
+    if height == width == 1:  # borders are repeated, so all taps see the same position
         return torch.einsum("nkhw,ok->nohw", inputs, weight.sum((2, 3))) + bias[:, None, None]
     mode = "reflect" if min(height, width) > REACH else "replicate"
     return conv2d(pad(inputs, (REACH,) * 4, mode=mode), weight, bias, dilation=DILATION)

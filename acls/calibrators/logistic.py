@@ -1,4 +1,4 @@
-"""Platt and beta calibration: one class against the rest by logistic regression."""
+"""Platt scaling and beta calibration: logistic regression of each class against the rest."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from acls.options import option
 class Platt(Calibrator):
     """Fit ``sigmoid(a s + b)`` to the log-odds s of a class against the rest.
 
-    ``kind="one-vs-rest"`` has an (a, b) for each class and divides the results by their sum; ``kind="top-label"`` has
-    one for the class with the highest score, and the others share what is left as before. ``platt_targets`` replaces
-    1 and 0 by ``(N+ + 1) / (N+ + 2)`` and ``1 / (N- + 2)``, which keeps the fit finite on separable data.
-    (Platt, 1999; multi-class as Zadrozny and Elkan, KDD 2002)
+    ``kind="one-vs-rest"`` learns (a, b) for each class and divides the results by their sum. ``kind="top-label"``
+    learns one (a, b) for the class with the highest score; the proportions among the other classes do not change.
+    ``platt_targets`` replaces the targets 1 and 0 by ``(N+ + 1) / (N+ + 2)`` and ``1 / (N- + 2)``, which keeps the fit
+    finite on separable data. (Platt, 1999; multi-class as Zadrozny and Elkan, KDD 2002)
     """
 
     streams = True
@@ -63,8 +63,8 @@ class Platt(Calibrator):
 class Beta(Calibrator):
     """Fit ``sigmoid(a log p - b log(1 - p) + c)`` with a, b >= 0 for each class against the rest, then normalise.
 
-    a = b = 1, c = 0 changes nothing; a = b is Platt scaling of the log-odds. Where a or b would be negative it is
-    held at 0 and the others are fitted again, as the authors do. (Kull, Silva Filho and Flach, AISTATS 2017)
+    a = b = 1, c = 0 is the identity, and a = b is Platt scaling of the log-odds. If a or b would be negative, it is set
+    to 0 and the other values are fitted again, as the authors do. (Kull, Silva Filho and Flach, AISTATS 2017)
     """
 
     streams = True
@@ -86,7 +86,7 @@ class Beta(Calibrator):
         while True:
             values, gap = fit_logistic(data, problems, free=free)
             negative = values[:, :2] < 0
-            # One at a time: the other often turns positive once the first is held.
+            # We fix one value at a time, because the other often becomes positive after the first is fixed.
             worst = values[:, :2].argmin(1, keepdim=True)
             negative &= torch.zeros_like(negative).scatter_(1, worst, True)
             if not negative.any():
@@ -108,7 +108,7 @@ CLOSE_ENOUGH = 1e-12
 
 
 def log_complement(log_probs: Tensor) -> Tensor:
-    """Return ``log(1 - p)``: for the top class the sum over the others, as ``1 - p`` itself would round to 0."""
+    """Return ``log(1 - p)``. For the top class it sums the other classes, because ``1 - p`` could round to 0."""
     top = log_probs.argmax(1, keepdim=True)
     rest = log_probs.scatter(1, top, -torch.inf).logsumexp(1, keepdim=True)
     others = torch.log1p(-log_probs.exp().clamp(max=0.5))
@@ -121,12 +121,12 @@ def log_odds(log_probs: Tensor) -> Tensor:
 
 
 def one_vs_rest(labels: Tensor, n_classes: int) -> Tensor:
-    """Return ``(M, K)`` bool: whether the label is the class."""
+    """Return a bool tensor ``(M, K)`` that is True where the class is the label."""
     return labels[:, None] == torch.arange(n_classes, device=labels.device)
 
 
 def with_top(log_probs: Tensor, logit: Tensor) -> Tensor:
-    """Give the top class the log-odds ``logit`` (M,) and share out what is left as it was shared before."""
+    """Set the log-odds of the top class to ``logit`` (M,) and keep the proportions among the other classes."""
     top = log_probs.argmax(1, keepdim=True)
     rest = log_probs.scatter(1, top, -torch.inf).logsumexp(1, keepdim=True)
     shared = log_probs - rest + logsigmoid(-logit)[:, None]
@@ -134,17 +134,18 @@ def with_top(log_probs: Tensor, logit: Tensor) -> Tensor:
 
 
 Problems = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""From logits and labels to ``(features (m, P, F), hits (m, P))``: P problems with F features each, in float64."""
+"""A function of logits and labels that returns features (m, P, F) and hits (m, P) of P problems, in float64."""
 
 
 def fit_logistic(
     data: CalibrationSet, problems: Problems, *, soft_targets: bool = False, free: Tensor | None = None
 ) -> tuple[Tensor, float]:
-    """Solve P logistic regressions side by side: return coefficients (P, F) and the largest distance to a minimum.
+    """Solve P logistic regressions in parallel. Return coefficients (P, F) and the largest distance to a minimum.
 
-    Newton's steps, each problem's halved until its loss falls. ``soft_targets`` takes Platt's
-    ``(N+ + 1) / (N+ + 2)`` and ``1 / (N- + 2)`` for 1 and 0, with which the minimum is finite even on separable data.
-    Coefficients where ``free`` (P, F) is False stay 0. A ridge of 1e-9 keeps degenerate problems solvable.
+    The method is Newton's. The step of each problem is halved until its loss falls. ``soft_targets`` replaces the
+    targets 1 and 0 by Platt's ``(N+ + 1) / (N+ + 2)`` and ``1 / (N- + 2)``, so that the minimum is finite even on
+    separable data. Coefficients stay 0 where ``free`` (P, F) is False. A ridge of 1e-9 keeps degenerate problems
+    solvable.
     """
     logits, labels, _ = data.first()
     features = problems(logits[:1], labels[:1])[0]
@@ -173,7 +174,7 @@ def fit_logistic(
         slope = (slope / n + ridge * values) * free
         curvature = curvature / n
         curvature.diagonal(dim1=1, dim2=2).add_(ridge)
-        # A coefficient that is held at 0 has no part in the step.
+        # Coefficients that are fixed at 0 are not part of the step.
         curvature = torch.where(free[:, :, None] & free[:, None, :], curvature, 0.0)
         curvature.diagonal(dim1=1, dim2=2).add_((~free).double())
         return loss, slope, curvature

@@ -1,4 +1,4 @@
-"""A temperature that depends on the row: by a small network, by a detector of mistakes, or by the entropy."""
+"""Calibrators with a temperature per row: from a small network, a detector of mistakes, or the entropy."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from acls.options import option
 
 STEPS = 200
 WEIGHTS = ("weight1", "bias1", "weight2", "bias2", "weight3")
-"""Of the network, from its input to its output."""
+"""The names of the network's weights, from its input to its output."""
 
 
 class PTS(Calibrator):
-    """Divide each row's logits by its own temperature, a small network's function of its largest logits.
+    """Divide each row's logits by its own temperature, which a small network computes from the largest logits.
 
-    ``T(z) = T0 exp(net(top_k(z) - mean(z)))`` with T0 the best common temperature and a net that starts at 0, so the
-    fit starts at temperature scaling and only improves on it; ``objective="mse"`` is the authors'. Trained by L-BFGS on
-    all rows at once; ``seed`` sets the first weights. (Tomani, Cremers and Buettner, ECCV 2022; they take |net| for T)
+    ``T(z) = T0 exp(net(top_k(z) - mean(z)))``, where T0 is the best common temperature and the output of the network
+    starts at 0. The fit therefore starts at temperature scaling and can only improve on it. The authors use
+    ``objective="mse"``. The network is trained by L-BFGS on all rows at once; ``seed`` sets the initial weights.
+    (Tomani, Cremers and Buettner, ECCV 2022; they use |net| for T)
     """
 
     keeps_ranking = True
@@ -95,21 +96,21 @@ def _top_logits(logits: Tensor, top: int) -> Tensor:
 
 
 def _network(x: Tensor, weight1: Tensor, bias1: Tensor, weight2: Tensor, bias2: Tensor, weight3: Tensor) -> Tensor:
-    """Return the log of each row's temperature over the common one."""
+    """Return the log of the ratio of each row's temperature to the common one."""
     return torch.addmm(bias2, torch.addmm(bias1, x, weight1.T).relu(), weight2.T).relu() @ weight3
 
 
 TOP = 5
-"""Log-probabilities that the detector of mistakes looks at, from the largest down."""
+"""The number of largest log-probabilities that the detector of mistakes uses."""
 
 
 class Selective(Calibrator):
-    """Tell positions that look wrong from the others, and scale either kind by its own temperature.
+    """Detect positions that look wrong, and use one temperature for them and another for the rest.
 
-    Miscalibration of segmentation networks lies in their mistakes: a logistic regression on the largest
-    log-probabilities detects them (where it says ``> threshold``), and each side gets the temperature that minimises
-    its NLL. With a single temperature for both this is temperature scaling, so it never does worse on its fitting
-    data. (After Wang, Gong and Wang, CVPR 2023, who train the detector as a small network)
+    Segmentation networks are miscalibrated mainly at their mistakes. A logistic regression on the largest
+    log-probabilities detects mistakes (output ``> threshold``), and each side gets the temperature that minimises its
+    NLL. With equal temperatures this is temperature scaling, so it is never worse on its fitting data. (After Wang,
+    Gong and Wang, CVPR 2023, who train a small network as the detector)
     """
 
     keeps_ranking = True
@@ -119,7 +120,7 @@ class Selective(Calibrator):
     threshold: float = 0.5
 
     temperature: Tensor = field(init=False)
-    """Of what looks right, and of what looks wrong."""
+    """The temperatures of positions that look right and of positions that look wrong."""
     weight: Tensor = field(init=False)
     bias: Tensor = field(init=False)
 
@@ -143,7 +144,7 @@ class Selective(Calibrator):
         return Outcome(gap=gap, at_boundary=any(side.at_boundary for side in solved.values()), warnings=warnings)
 
     def looks_wrong(self, rows: Tensor) -> Tensor:
-        """Return for each row of logits whether the detector takes its top class for a mistake."""
+        """Return for each row of logits whether the detector considers its top class a mistake."""
         chance = (_top_log_probs(rows) @ self.weight.to(rows.dtype) + self.bias).sigmoid()
         return chance > self.threshold
 
@@ -171,12 +172,13 @@ BINS = 20
 
 
 class MetaCal(Calibrator):
-    """Give the uniform distribution to rows whose entropy is above a threshold, temperature scaling to the others.
+    """Reject rows whose entropy is above a threshold (uniform output), and apply temperature scaling to the others.
 
-    ``constraint="miscoverage"`` sets the threshold so that a share ``alpha`` of right predictions is given up;
-    ``constraint="coverage-accuracy"`` so that what is kept has the given ``accuracy``. The threshold comes from a
-    random part of the fitting data (``seed``), the temperature from the rest. Rejected rows lose their prediction, so
-    this is for those who act on the kept ones alone; set ``guard=False`` to hold the bound even where the NLL rises.
+    ``constraint="miscoverage"`` sets the threshold so that a fraction ``alpha`` of the right predictions is rejected.
+    ``constraint="coverage-accuracy"`` sets it so that the kept predictions have the given ``accuracy``. A random part
+    of the fitting data (``seed``) determines the threshold, the rest the temperature. Rejected rows lose their
+    prediction, so this method is useful only if you act on the kept rows alone. Set ``guard=False`` to keep the bound
+    even if the NLL rises.
     (Ma and Blaschko, ICML 2021)
     """
 
@@ -231,13 +233,13 @@ def _entropy(logits: Tensor) -> Tensor:
 
 
 def _threshold_for(accuracy: float, entropy: Tensor, right: Tensor) -> Tensor:
-    """Return the entropy below which the accuracy is as asked: accuracy as a non-increasing function of coverage."""
+    """Return the entropy threshold for the given accuracy, with accuracy as a non-increasing function of coverage."""
     order = entropy.argsort()
     bins = torch.tensor_split(torch.arange(len(order), device=order.device), min(BINS, len(order)))
     edge = torch.stack([entropy[order[own[-1]]] for own in bins])
     running = torch.stack([right[order[: own[-1] + 1]].double().mean() for own in bins])
     place = torch.arange(len(bins), dtype=torch.float64, device=order.device)
-    # Accuracy cannot rise with entropy but by chance: pool where it does.
+    # If accuracy rises with entropy, this is due to chance, so we pool these rows.
     x, y = pool_adjacent_violators(place, -running)
     smooth = -interpolate(place[:, None], x[None], y[None])[:, 0]
     good = (smooth >= accuracy).nonzero().flatten()

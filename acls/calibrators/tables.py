@@ -1,4 +1,4 @@
-"""Isotonic regression, histogram binning and splines: maps of a probability given by tables."""
+"""Isotonic regression, histogram binning and splines: maps of a probability that are stored as tables."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from acls.metrics.bins import edges
 from acls.options import option
 
 TIE_BREAK = 1e-3
-"""The share of the probability itself in the map, so that what falls on a flat part keeps its order."""
+"""The weight of the probability itself in the map. It preserves the order of values on a flat part of the map."""
 
 
 class Isotonic(Calibrator):
     """Replace probabilities by a non-decreasing function of them, found by pool-adjacent-violators, then normalise.
 
-    ``kind="one-vs-rest"`` has a function for each class (Zadrozny and Elkan, KDD 2002); ``kind="pooled"`` has one for
-    all, fitted to the pairs (p_k, y = k) of all classes, which keeps the order of the classes and so the accuracy (IRM
-    of Zhang et al., ICML 2020). A function fitted to n pairs has values of at least 1 / (n + 2): a class that was
-    never right at some probability does not become impossible.
+    ``kind="one-vs-rest"`` learns one function per class (Zadrozny and Elkan, KDD 2002). ``kind="pooled"`` learns one
+    function for all classes, fitted to the pairs (p_k, y = k) of all classes. It preserves the order of the classes and
+    therefore the accuracy (IRM of Zhang et al., ICML 2020). A function fitted to n pairs has values of at least
+    1 / (n + 2), so a class that was never right at some probability does not become impossible.
     """
 
     paper = "Zadrozny and Elkan, KDD 2002"
@@ -47,7 +47,7 @@ class Isotonic(Calibrator):
             probs, hits = probs.reshape(-1, 1), hits.reshape(-1, 1)
         floor = 1 / (float(weight.sum(dtype=torch.float64)) + 2)
         tables = [pool_adjacent_violators(*one, weight) for one in zip(probs.T, hits.T, strict=True)]
-        # The shorter tables are filled up with their last knot.
+        # Shorter tables are padded with their last knot.
         index = torch.arange(max(len(x) for x, _ in tables), device=logits.device)
         x, y = (torch.stack([one[index.clamp(max=len(one) - 1)] for one in part]) for part in zip(*tables, strict=True))
         self._learn(logits, x=x, y=y.clamp(floor, 1 - floor))
@@ -71,8 +71,8 @@ class Isotonic(Calibrator):
 class Histogram(Calibrator):
     """Replace a probability by how often its class was right in its bin, class by class, then normalise.
 
-    Bins are (lo, hi], of equal ``width`` or of equal ``mass`` (edges at the class's own quantiles). The
-    value of an empty bin is its middle, that of a bin of n rows at least 1 / (n + 2): no class becomes impossible.
+    Bins are (lo, hi], of equal ``width`` or of equal ``mass`` (edges at the quantiles of each class). The value of an
+    empty bin is its middle. The value of a bin with n rows is at least 1 / (n + 2), so no class becomes impossible.
     (Zadrozny and Elkan, ICML 2001)
     """
 
@@ -85,7 +85,7 @@ class Histogram(Calibrator):
     edges: Tensor = field(init=False)
     value: Tensor = field(init=False)
     as_is: Tensor = field(init=False)
-    """1 where the guard keeps the probabilities as they are, else 0."""
+    """1 if the guard keeps the probabilities unchanged, else 0."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -100,7 +100,7 @@ class Histogram(Calibrator):
             probs, order = logits.softmax(1).T.sort(dim=1)
             below = weight.double()[order].cumsum(1)
             wanted = torch.arange(1, self.bins, device=some.device) * below[:, -1:] / self.bins
-            # A rounding above a whole number is none.
+            # An excess over a whole number within rounding error is ignored.
             index = torch.searchsorted(below, wanted * (1 - 1e-12)).clamp(max=probs.shape[1] - 1)
             inner = probs.gather(1, index)
         counts = torch.zeros((some.shape[1], self.bins), dtype=torch.float64, device=some.device)
@@ -128,18 +128,18 @@ class Histogram(Calibrator):
 
 
 TABLE = 257
-"""Points at which the fitted curve is kept."""
+"""The number of points at which the fitted curve is stored."""
 WIDEST = 100.0
 """Log-odds are clamped to this range."""
 
 
 class Spline(Calibrator):
-    """Calibrate the confidence of the top class by the slope of a spline; the others share what is left.
+    """Calibrate the confidence of the top class by the slope of a spline, and rescale the other classes.
 
-    Sorted by confidence, the share of right answers among the first ``t n`` rows is a function h(t); its slope is the
-    accuracy at that confidence. h is fitted by a natural cubic spline with a few knots, by least squares: no bins.
-    Confidences, and the shares of the other classes, are those of the best temperature. (Gupta et al., ICLR 2021;
-    there without temperature and with 6 knots)
+    The rows are sorted by confidence, and h(t) is the number of right answers among the first ``t n`` rows, divided by
+    n. Its slope is the accuracy at that confidence. A natural cubic spline with a few knots is fitted to h by least
+    squares, without bins. Confidences, and the proportions among the other classes, are those of the best temperature.
+    (Gupta et al., ICLR 2021, who use no temperature and 6 knots)
     """
 
     paper = "Gupta et al., ICLR 2021"
@@ -157,17 +157,17 @@ class Spline(Calibrator):
         odds, order = odds.sort()
         counts, hits = weight.double()[order], (predicted == labels)[order].double()
         end, n = counts.cumsum(0), float(counts.sum())
-        # A row of weight w is a step of that length: its middle stands for it.
+        # A row of weight w is a step of length w. We evaluate it at its middle.
         share = ((hits * counts).cumsum(0) - hits * counts / 2) / n
         basis, _ = _natural_basis((end - counts / 2) / n, self.knots)
         root = counts.sqrt()[:, None].cpu()
-        # gelsd: the smallest of the solutions where there are fewer rows than knots
+        # gelsd returns the solution of smallest norm if there are fewer rows than knots.
         solution = torch.linalg.lstsq(root * basis.cpu(), root * share.cpu()[:, None], driver="gelsd").solution
         grid = torch.linspace(0, 1, TABLE, dtype=torch.float64, device=odds.device)
         _, slopes = _natural_basis(grid, self.knots)
         floor = 1 / (n + 2)
         accuracy = (slopes @ solution.to(odds.device))[:, 0].clamp(floor, 1 - floor)
-        # A rounding above the end of a row is none.
+        # An excess over the end of a row within rounding error is ignored.
         place = torch.searchsorted(end, grid * n * (1 - 1e-12)).clamp(max=len(odds) - 1)
         x = odds[place].clamp(-WIDEST, WIDEST)
         self._learn(logits, temperature=solved.temperature, x=x[None], y=accuracy.logit()[None])
@@ -201,8 +201,9 @@ def _natural_basis(t: Tensor, knots: int) -> tuple[Tensor, Tensor]:
 def pool_adjacent_violators(x: Tensor, hits: Tensor, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return knots (x, y) of the non-decreasing function of x with the least (weighted) squared distance to hits.
 
-    Equal x are one point. The knots are the two ends of each block of constant value, so that between knots one
-    interpolates. Every round pools each maximal run of falling blocks, whose mean no order of pooling could avoid.
+    Equal values of x are one point. The knots are the two ends of each block of constant value. Use linear
+    interpolation between knots. Each round pools every maximal run of decreasing blocks; the order of pooling does not
+    change the result.
 
     >>> x, y = pool_adjacent_violators(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([0.0, 1.0, 0.0, 1.0]))
     >>> y.tolist()
@@ -234,7 +235,7 @@ def place(edges: Tensor, values: Tensor) -> Tensor:
     """Return how many of the sorted edges (P, L) are below each of the values (P, M)."""
     if not torch.compiler.is_compiling():
         return torch.searchsorted(edges, values)
-    # ONNX has no search: add the powers of two from the largest down, as long as the edge there is below.
+    # ONNX has no search. We add powers of two, from the largest down, as long as the edge at that index is below.
     length = edges.shape[1]
     found = torch.zeros_like(values, dtype=torch.int64)
     for step in (2**power for power in reversed(range(length.bit_length()))):
@@ -245,7 +246,7 @@ def place(edges: Tensor, values: Tensor) -> Tensor:
 
 
 def interpolate(values: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Look values (M, P) up in P piecewise linear tables x, y (P, L); beyond the ends the map is constant."""
+    """Interpolate values (M, P) in P piecewise linear tables x, y (P, L). The map is constant beyond the ends."""
     columns = values.T.contiguous()
     right = place(x, columns).clamp(1, max(x.shape[1] - 1, 1)).clamp(max=x.shape[1] - 1)
     left = (right - 1).clamp(min=0)
@@ -255,7 +256,7 @@ def interpolate(values: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def keep_top(log_probs: Tensor, logits: Tensor) -> Tensor:
-    """Make the class with the highest logit the strict winner where a table tied it with another."""
+    """Make the class with the highest logit the unique top class if a table produced a tie."""
     top = logits.argmax(1, keepdim=True)
     best = log_probs.amax(1, keepdim=True)
     others = log_probs.scatter(1, top, -torch.inf).amax(1, keepdim=True)

@@ -15,26 +15,26 @@ from acls.calibrators.calibration_set import CHUNK, CalibrationSet, Chunks, Scor
 from acls.options import option
 
 COLDEST, HOTTEST = 1e-6, 1e4
-"""The range of T in units of the logits' spread: the NLL of separable data is within 1e-10 of its limit at one end; at
-the other, single precision still tells the classes apart, so that a temperature never changes what is predicted."""
+"""The range of T in units of the spread of the logits. At one end the NLL of separable data is within 1e-10 of its
+limit. At the other, single precision still separates the classes, so the temperature never changes the prediction."""
 CLOSE_ENOUGH = 1e-13
-"""The fit ends when Newton's model says that the NLL is within this of its minimum."""
+"""The fit stops when the NLL is within this distance of its minimum, according to Newton's model."""
 MOST_STEPS = 200
-"""More than bisection alone would take; six or so are usual."""
+"""The maximum number of steps. Bisection alone would take fewer, and about six are typical."""
 LARGEST_FACTOR = 3.0
-"""The log of how far the temperature of a row or a position may be from the common one."""
+"""The largest log ratio between the temperature of a row or position and the common one."""
 START_ROWS = 1000
-"""Rows of the sample on which the search starts before it reads the whole data."""
+"""The number of rows on which the search starts before it reads all data."""
 
 
 class Temperature(Calibrator):
     """Divide the logits by one number: ``softmax(z / T)``, T > 0.
 
-    ``objective="nll"`` solves for the T that minimises the NLL, which is convex in 1/T: Newton's steps kept in a
-    bracket, sums in float64, so it always converges; where there is no minimum (all samples right, or worse than
-    chance) T is the end of its range, with a warning in the report. ``objective="ece"`` searches T for the least ECE,
-    which is a step function of T; ``grid=True`` takes the T among 0.1, 0.2, ..., 10.0 that the authors of focal loss,
-    MbLS and ACLS would take, the first of the best. (Guo et al., ICML 2017)
+    ``objective="nll"`` finds the T that minimises the NLL, which is convex in 1/T. It uses Newton's method within a
+    bracket and sums in float64, so it always converges. If there is no minimum (all samples right, or worse than
+    chance), T is the end of its range and the report contains a warning. ``objective="ece"`` searches for the T with
+    the least ECE, which is a step function of T. ``grid=True`` chooses among 0.1, 0.2, ..., 10.0 like the authors of
+    focal loss, MbLS and ACLS: if several are best, it takes the first. (Guo et al., ICML 2017)
 
     >>> z = torch.tensor([[2.0, 0.0]] * 4); y = torch.tensor([0, 0, 0, 1])
     >>> round(float(Temperature().fit(z, y).temperature), 4)  # 2 / log(3): right in 3 of 4 cases
@@ -81,7 +81,7 @@ class Temperature(Calibrator):
 
 
 def scale_each(logits: Tensor, temperature: Tensor | float, log_factor: Tensor) -> Tensor:
-    """Return the log-probabilities at ``temperature exp(log_factor)``, a factor for each row or position, bounded."""
+    """Return log-probabilities at ``temperature exp(log_factor)``, with one bounded factor per row or position."""
     factor = LARGEST_FACTOR * torch.tanh(log_factor / LARGEST_FACTOR)
     return (logits / temperature * (-factor).exp()[:, None]).log_softmax(1)
 
@@ -100,7 +100,7 @@ class Solved(Outcome):
 def solve(data: Chunks) -> Solved:
     """Minimise the NLL of ``softmax(beta z)`` over beta > 0.
 
-    The search starts on a sample of the first rows, in float64; then two or three passes over the whole are enough.
+    The search starts on the first rows, in float64. Two or three passes over all data are then enough.
     """
     logits, labels, weight = next(iter(data)) if not isinstance(data, CalibrationSet) else data.first()
     stride = max(1, len(labels) // START_ROWS)
@@ -117,12 +117,12 @@ def solve(data: Chunks) -> Solved:
 def _minimize(data: Chunks, beta: float, spread: float) -> Solved:
     low, high = 1 / (HOTTEST * spread), 1 / (COLDEST * spread)
     gap = math.inf
-    below = above = None  # the closest points known to be on either side of the minimum
+    below = above = None  # the closest known points on each side of the minimum
     beta = min(max(beta, low), high)
     for _ in range(MOST_STEPS):
         nll, slope, curvature = _derivatives(data, beta)
         gap = slope * slope / (2 * curvature) if curvature > 0 else 0.0
-        # On separable data the NLL falls as an exponential, of which the gap is one half.
+        # On separable data the NLL falls exponentially, and this gap is half of it.
         if nll < 10 * CLOSE_ENOUGH or (beta == high and slope < 0):
             return Solved(beta=beta, gap=nll, at_boundary=True, warnings=(SEPARABLE.format(1 / beta),))
         if beta == low and slope > 0:
@@ -134,7 +134,7 @@ def _minimize(data: Chunks, beta: float, spread: float) -> Solved:
         else:
             above = beta
         step = beta - slope / curvature if curvature > 0 else math.copysign(math.inf, -slope)
-        # Where the curve is flat Newton's step may be of any length.
+        # If the curve is flat, Newton's step can have any length.
         step = min(max(step, beta / 10), beta * 10)
         if below is not None and above is not None:
             if not below < step < above:
@@ -159,7 +159,7 @@ def _derivatives(data: Chunks, beta: float) -> tuple[float, float, float]:
     """Return the mean NLL at beta, with its first and second derivative: ``E_p[z] - z_y`` and ``Var_p[z]``."""
 
     def sums(logits: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
-        # Relative to the true class's logit: nothing cancels then, however sure the model is.
+        # Logits relative to that of the true class avoid cancellation, even if the model is very confident.
         above = logits - logits.gather(1, labels[:, None])
         top = above.amax(1, keepdim=True)
         odds = (above - top).mul_(beta).exp_()
@@ -174,12 +174,12 @@ def _derivatives(data: Chunks, beta: float) -> tuple[float, float, float]:
     return nll / n, slope / n, curvature / n
 
 
-# Sums of 0.1, as the reference implementations have them: 3.2000000000000015, not 3.2.
+# Repeated sums of 0.1, as in the reference implementations: 3.2000000000000015 instead of 3.2.
 PAPERS_GRID = list(itertools.accumulate([0.1] * 100))
 
 
 def _best_of(data: CalibrationSet, temperatures: list[float], objective: str) -> float:
-    """Return the first of the temperatures with the least NLL or ECE, found in one pass over the rows."""
+    """Return the first temperature with the least NLL or ECE, in one pass over the rows."""
     scores = [getattr(tally.score(), objective) for tally in _scores(data, [1 / t for t in temperatures])]
     return temperatures[scores.index(min(scores))]
 
