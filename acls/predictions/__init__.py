@@ -1,9 +1,9 @@
-"""Predictions of any model, from any project: where everything after training starts.
+"""Predictions of any model: the input of everything after training.
 
-A file holds rows of K ``logits``, ``probs`` or ``log_probs``, or only ``confidence`` and ``predicted``; the ``labels``;
-and optionally ``group`` and ``image``. Stated confidences, as of language models, are ``confidence`` and ``correct``.
-The kind is the name that holds the scores: it is said, never guessed from values. ``.npz``, ``.safetensors``,
-``.parquet`` and ``.csv`` are read in slices, so a file may be larger than memory.
+A file contains rows of K ``logits``, ``probs`` or ``log_probs``, or only ``confidence`` and ``predicted``. It also
+contains the ``labels``, and optionally ``group`` and ``image``. Stated confidences, for example of language models, are
+``confidence`` and ``correct``. The name of the scores gives their kind, which is never guessed from the values. Files
+``.npz``, ``.safetensors``, ``.parquet`` and ``.csv`` are read in slices, so a file may be larger than memory.
 """
 
 from acls.predictions.columns import Columns

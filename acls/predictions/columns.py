@@ -1,4 +1,4 @@
-"""Which arrays or columns of a file hold what."""
+"""Find the arrays or columns of a file that contain scores, labels and groups."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from acls.errors import InputError, suggest
 from acls.predictions.core import MULTILABEL, Kind
 
 _SCORES: dict[Kind, tuple[str, ...]] = {"logits": ("logits",), "probs": ("probs", "p"), "log_probs": ("log_probs",)}
-"""The names by which each kind of scores is found: p0, p1, ... are probabilities."""
+"""Default names for each kind of scores: p0, p1, ... are probabilities."""
 _LABELS = ("label", "target", "targets", "y", "y_true", "truth", "true", "class", "gt")
 _CORRECT = ("correct", "is_correct", "iscorrect", "correctness", "was_correct", "right", "is_right", "ok")
 _STATED = ("conf", "certain", "stated", "said", "sure")
-"""Parts of the names that people give to stated confidences."""
+"""Common parts of column names for stated confidences."""
 
 
 @dataclass(frozen=True)
 class Ref:
-    """One array or column, or the part of an array at an index of its leading axes."""
+    """One array or column, or the part of an array at an index into its leading axes."""
 
     name: str
     index: tuple[int, ...] = ()
@@ -31,11 +31,11 @@ class Ref:
 
 @dataclass(frozen=True)
 class Columns:
-    """The names that a file has for what we need; None stands for our own name.
+    """The names of the arrays or columns in a file; None means the default name.
 
-    Scores are named under what they are: ``Columns(logits="resnet20")``. Where one name is not enough:
-    ``probs[3]`` is the fourth along the leading axis of an array; ``a,b,c`` are columns of classes 0, 1, 2;
-    ``p`` stands for the columns ``p0, p1, ...`` (or ``p_0, p_1, ...``) where there is no column ``p``.
+    Name the scores by their kind: ``Columns(logits="resnet20")``. A name can also select a part or several columns:
+    ``probs[3]`` is the fourth entry along the leading axis of an array; ``a,b,c`` are the columns of classes 0, 1, 2;
+    ``p`` means the columns ``p0, p1, ...`` (or ``p_0, p_1, ...``) if there is no column ``p``.
     """
 
     logits: str | None = None
@@ -44,14 +44,14 @@ class Columns:
     confidence: str | None = None
     predicted: str | None = None
     correct: str | None = None
-    """Whether the prediction that the confidence was stated for is right, 1 or 0; then no labels are needed."""
+    """Column with 1 if the prediction with the stated confidence is right, else 0; labels are then not needed."""
     labels: str | None = None
     group: str | None = None
     image: str | None = None
     weight: str | None = None
-    """How much each row counts; never found by its name, as a column ``weight`` may be anything."""
+    """Column with the weight of each row; it has no default name, because a column ``weight`` may mean anything."""
     unlabelled: bool = False
-    """Whether labels, or ``correct``, may be missing; all rows then carry the label that does not count."""
+    """Whether labels, or ``correct``, may be missing; then all rows get the label that is ignored."""
 
     def __post_init__(self) -> None:
         if len(self._kinds()) > 1:
@@ -62,7 +62,7 @@ class Columns:
 
     @property
     def kind(self) -> Kind | None:
-        """The kind of scores that is named; None where the file decides."""
+        """The kind of scores that is named; None if it depends on the file."""
         return next(iter(self._kinds()), None)
 
     def _kinds(self) -> list[Kind]:
@@ -72,7 +72,7 @@ class Columns:
 
     @classmethod
     def of(cls, **names: str) -> Columns:
-        """Columns by keyword, with an error that suggests the right keyword."""
+        """Make columns from keywords; the error for a wrong keyword suggests the right one."""
         known = [field.name for field in fields(cls) if field.name != "unlabelled"]
         for name in names:
             if name not in known:
@@ -82,10 +82,10 @@ class Columns:
 
 @dataclass(frozen=True)
 class Field:
-    """What a file says of one array or column before it is read."""
+    """The shape and type of one array or column, known before it is read."""
 
     shape: tuple[int, ...] | None = None
-    """None where the file does not say, as for the columns of a table."""
+    """None if the file does not give it, for example for the columns of a table."""
     dtype: str = ""
     twice: bool = False
     """Whether several columns of the file have this name."""
@@ -96,7 +96,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where in one file everything is."""
+    """The position of each role, such as scores and labels, in one file."""
 
     kind: Kind
     roles: dict[str, tuple[Ref, ...]]
@@ -104,17 +104,17 @@ class Layout:
 
     @property
     def main(self) -> tuple[Ref, ...]:
-        """What is there in every file: the scores, or the confidence."""
+        """The role that every file has: the scores, or the confidence."""
         return self.roles.get("scores") or self.roles["confidence"]
 
     @property
     def names(self) -> list[str]:
-        """Every name to read, each once."""
+        """All names to read, without duplicates."""
         return list(dict.fromkeys(ref.name for refs in self.roles.values() for ref in refs))
 
 
 def resolve(columns: Columns, available: Mapping[str, Field], where: str) -> Layout:
-    """Find what ``columns`` names, and by our own names what it does not, among what the file has."""
+    """Find the columns in a file; for roles that ``columns`` does not name, look for the default names."""
     kind = columns.kind or _kind(available, where, unlabelled=columns.unlabelled)
     roles: dict[str, tuple[Ref, ...]] = {}
     correct = kind == "triples" and _by_correct(columns, available)
@@ -148,7 +148,7 @@ def _by_correct(columns: Columns, available: Mapping[str, Field]) -> bool:
 
 
 def _labels(said: str, scores: tuple[Ref, ...], available: Mapping[str, Field], where: str) -> tuple[Ref, ...]:
-    """The labels; where they are not there, the error tells what probably is."""
+    """Find the labels; if they are missing, the error says what the file probably contains instead."""
     taken = {ref.name for ref in scores}
     if said.lower() in _CORRECT and len(scores) == 1 and len(available[scores[0].name].shape or (0,)) == 1:
         raise InputError(
@@ -198,7 +198,7 @@ def _example(available: Mapping[str, Field]) -> str:
 def _find(
     said: str, role: str, available: Mapping[str, Field], where: str, taken: Container[str] = ()
 ) -> tuple[Ref, ...]:
-    """What is named, one array or column, several for scores; ``taken`` are names that an error does not propose."""
+    """Find one array or column, or several for scores; an error message does not suggest the names in ``taken``."""
     names = [said] if said in available or "[" in said else [name.strip() for name in said.split(",")]
     refs = [_exact(name, available, where) for name in names]
     found = tuple(ref for ref in refs if ref is not None)
@@ -234,7 +234,7 @@ def _exact(said: str, available: Mapping[str, Field], where: str) -> Ref | None:
 
 
 def _numbered(prefix: str, available: Mapping[str, Field]) -> tuple[Ref, ...]:
-    """The columns prefix0, prefix1, ... in the order of their numbers, which may start at 1 but have no gap."""
+    """Return the columns prefix0, prefix1, ... ordered by number; numbers may start at 1, but must have no gap."""
     found = {int(match[1]): name for name in available if (match := re.fullmatch(re.escape(prefix) + r"_?(\d+)", name))}
     numbers = sorted(found)
     if len(found) < 2 or numbers[0] > 1 or numbers[-1] - numbers[0] != len(found) - 1:

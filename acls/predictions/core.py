@@ -1,4 +1,4 @@
-"""Predictions: scores or triples, with labels, held in memory."""
+"""Predictions in memory: scores with labels, or triples of confidence, predicted class and label."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 _COLUMNS = ("scores", "labels", "confidence", "predicted", "group", "image", "weight")
 
 ONE_TOLERANCE = 1e-3
-"""How far one probability may lie above 1."""
+"""Largest allowed excess of one probability over 1."""
 MULTILABEL = (
     "multilabel predictions, with any number of true classes per row, are not supported; "
     "evaluate each label on its own, as in --probs p0 --label y0"
@@ -30,7 +30,7 @@ MULTILABEL = (
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """What a model said about n samples (or pixels), and what was true.
+    """The predictions of a model for n samples (or pixels), with the true labels.
 
     >>> p = Predictions(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]), kind="logits")
     >>> len(p), p.n_classes, p.correct().tolist()
@@ -38,25 +38,25 @@ class Predictions:
     """
 
     scores: Tensor | None
-    """``(n, K)`` logits, probabilities or log-probabilities, as ``kind`` says; None for triples."""
+    """``(n, K)`` logits, probabilities or log-probabilities, depending on ``kind``; None for triples."""
     labels: Tensor
     """``(n,)`` int64 class ids."""
     kind: Kind
-    """What the scores are. There is no default: the values do not show it."""
+    """The kind of the scores. There is no default, because the values do not determine it."""
     confidence: Tensor | None = None
     """``(n,)``, for triples only: the probability of the predicted class."""
     predicted: Tensor | None = None
     """``(n,)`` int64, for triples only: the predicted class."""
     group: Tensor | None = None
-    """``(n,)`` int64: which part of the data the row belongs to."""
+    """``(n,)`` int64: the part of the data that each row belongs to."""
     group_names: tuple[str, ...] = ()
-    """The names of the groups 0, 1, ...; empty where the numbers are the names."""
+    """The names of the groups 0, 1, ...; empty if the numbers are the names."""
     image: Tensor | None = None
-    """``(n,)`` int64: which image a pixel comes from; rows of one image are not independent."""
+    """``(n,)`` int64: the image that each pixel belongs to; rows of one image are not independent."""
     weight: Tensor | None = None
-    """``(n,)``, floating point: how often a row counts; None for once each. Files do not keep it."""
+    """``(n,)``, floating point: the weight of each row; None means weight 1. Files do not store it."""
     meta: dict[str, str] = field(default_factory=dict)
-    """Whatever should travel with the predictions: model, data set, commit."""
+    """Additional text that is kept with the predictions: model, data set, commit."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -76,14 +76,14 @@ class Predictions:
     def dense(
         cls, scores: Tensor, labels: Tensor, kind: Kind, *, ignore_index: int = IGNORE_INDEX, first_image: int = 0
     ) -> Predictions:
-        """Predictions of maps ``(N, K, *D)`` and labels ``(N, *D)``: one row per labelled pixel; image is the map."""
+        """Convert maps ``(N, K, *D)`` and labels ``(N, *D)``: one row per labelled pixel, one image per map."""
         check_logits(scores)
         columns = flatten_maps({"scores": scores, "labels": labels.long()}, first_image)
         return cls(kind=kind, **columns).labelled(ignore_index)
 
     @classmethod
     def of_stated(cls, confidence: Tensor, correct: Tensor, *, group: Tensor | None = None) -> Predictions:
-        """Confidences that a model stated, as a language model does, and whether it was right (1) or wrong (0).
+        """Make predictions from confidences that a model, such as a language model, stated; ``correct`` is 1 or 0.
 
         >>> p = Predictions.of_stated(torch.tensor([0.9, 0.8]), torch.tensor([1, 0]))
         >>> p.correct().tolist(), p.stated
@@ -94,10 +94,11 @@ class Predictions:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, ignore_index: int | None = None, **columns: str) -> Predictions:
-        """Read a whole file, folder or glob; ``columns`` as in `Columns`.
+        """Read a whole file, folder or glob; ``columns`` are the fields of `Columns`.
 
-        ``Predictions.load("nets.npz", logits="resnet20")``. Rows labelled ``ignore_index`` are left out; where it is
-        not said, rows labelled -100 stay, for `labelled` to leave out. For what does not fit memory see `open_batches`.
+        Example: ``Predictions.load("nets.npz", logits="resnet20")``. Rows with the label ``ignore_index`` are dropped.
+        By default, rows with the label -100 are kept, and `labelled` drops them. For data larger than memory, see
+        `open_batches`.
         """
         from acls.predictions.columns import Columns
         from acls.predictions.readers import open_batches
@@ -110,7 +111,7 @@ class Predictions:
         return whole if ignore_index is None else whole.labelled(ignore_index)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write ``.npz``, ``.safetensors``, ``.parquet``, ``.csv`` or ``.tsv``, whole or not at all."""
+        """Write a ``.npz``, ``.safetensors``, ``.parquet``, ``.csv`` or ``.tsv`` file, atomically."""
         from acls.predictions.writers import save_batches
 
         save_batches(path, [self])
@@ -119,13 +120,13 @@ class Predictions:
         return self.labels.shape[0]
 
     def __getitem__(self, rows: slice | Tensor) -> Predictions:
-        """The predictions of some rows: a slice (a view), a mask or a list of row numbers."""
+        """Return the predictions of some rows, given by a slice (which returns a view), a mask or row numbers."""
         given: dict[str, Any] = {name: one for name in _COLUMNS if (one := getattr(self, name)) is not None}
         return replace(self, **{name: column[rows] for name, column in given.items()})
 
     @staticmethod
     def concat(parts: Sequence[Predictions]) -> Predictions:
-        """Put predictions of one kind one after the other; names and meta are the last part's."""
+        """Concatenate predictions of one kind; the names and ``meta`` are those of the last part."""
         if not parts:
             raise InputError("nothing to put together: no predictions were given")
         kinds = list(dict.fromkeys(f"{part.kind} of {part.n_classes} classes" for part in parts))
@@ -143,12 +144,12 @@ class Predictions:
 
     @property
     def n_classes(self) -> int | None:
-        """K; None for triples, which do not tell."""
+        """The number of classes K; None for triples, where it is unknown."""
         return None if self.scores is None else self.scores.shape[1]
 
     @property
     def stated(self) -> bool:
-        """Whether these are stated confidences: all that was predicted is class 1, "correct", and the labels say if."""
+        """Whether these are stated confidences: every predicted class is 1, "correct", and the labels are 1 or 0."""
         return self.predicted is not None and bool((self.predicted == 1).all()) and bool((self.labels <= 1).all())
 
     def __str__(self) -> str:
@@ -160,7 +161,7 @@ class Predictions:
         return {"n": len(self), "classes": self.n_classes, "accuracy": float(self.correct().float().mean())}
 
     def log_probs(self) -> Tensor:
-        """Log-probabilities ``(n, K)`` in float32 or wider; -inf where a probability is 0."""
+        """Return log-probabilities ``(n, K)`` in float32 or wider; -inf where a probability is 0."""
         if self.scores is None:
             raise InputError("expected rows of K scores: triples hold the probability of the predicted class only")
         scores = widened(self.scores)
@@ -169,9 +170,9 @@ class Predictions:
         return scores.log() if self.kind == "probs" else scores
 
     def logits(self) -> Tensor:
-        """Scores ``(n, K)``, in float32 or wider, that a softmax turns into the probabilities: what a calibrator takes.
+        """Return logits ``(n, K)`` in float32 or wider, the input of a calibrator; their softmax is the probabilities.
 
-        See `to_logits` for probabilities that are 0. Of triples there are two classes, wrong and right.
+        See `to_logits` for probabilities that are 0. Triples have two classes, wrong and right.
         """
         if self.scores is not None:
             return to_logits(self.scores, self.kind)
@@ -179,20 +180,20 @@ class Predictions:
         return to_logits(torch.stack([1 - right, right], 1), "probs")
 
     def target(self, ignore_index: int = IGNORE_INDEX) -> Tensor:
-        """The classes that belong to `logits`: the labels; of triples 1 where the prediction is right, else 0."""
+        """Return the target for `logits`: the labels, or for triples 1 where the prediction is right, else 0."""
         if self.scores is not None:
             return self.labels
         return torch.where(self.labels == ignore_index, ignore_index, self.correct().long())
 
     def calibrated(self, calibrator: Callable[[Tensor], Tensor]) -> Predictions:
-        """These predictions after a map from `logits` to log-probabilities; of triples the confidence is mapped."""
+        """Return calibrated predictions; ``calibrator`` maps `logits` to log-probabilities, or triples' confidences."""
         log_probs = calibrator(self.logits())
         if self.scores is not None:
             return replace(self, scores=log_probs, kind="log_probs")
         return replace(self, confidence=log_probs[:, 1].exp())
 
     def top(self) -> tuple[Tensor, Tensor]:
-        """Confidence and predicted class of each row; the first of equal scores wins."""
+        """Return the confidence and the predicted class of each row; of equal scores, the first class is predicted."""
         if self.scores is None:
             assert self.confidence is not None
             assert self.predicted is not None
@@ -205,18 +206,19 @@ class Predictions:
         return best.exp(), predicted
 
     def correct(self) -> Tensor:
-        """Whether each prediction is right."""
+        """Return whether each prediction is right."""
         return self.top()[1] == self.labels
 
     def labelled(self, ignore_index: int = IGNORE_INDEX) -> Predictions:
-        """The rows whose label is not ``ignore_index``."""
+        """Return the rows whose label is not ``ignore_index``."""
         keep = self.labels != ignore_index
         return self if bool(keep.all()) else self[keep]
 
     def check(self, *, ignore_index: int = IGNORE_INDEX, where: str = "predictions", first_row: int = 0) -> None:
-        """Raise for the first row that holds NaN, no probabilities, or a label outside ``0..K-1`` (or ignore_index).
+        """Raise an error for the first row with NaN, invalid probabilities or an invalid label.
 
-        ``where`` and ``first_row`` say in the message which file this is a slice of; rows count from 0.
+        Valid labels are ``0..K-1`` and ``ignore_index``. The message contains the file name ``where`` and the row
+        number, which counts from 0, or from ``first_row`` for a slice of a file.
         """
         for bad, sentence, *values in _faults(self, ignore_index):
             if bool(bad.any()):
@@ -226,7 +228,7 @@ class Predictions:
 
 
 def _faults(p: Predictions, ignore_index: int) -> Iterator[tuple[Any, ...]]:
-    """Yield, for each thing that can be wrong, which rows have it, a sentence about one row, and the values in it."""
+    """Yield, for each possible fault, the rows that have it, a message about one row, and the values in the message."""
     if p.scores is None:
         confidence, predicted = p.top()
         yield confidence.isnan(), "confidence is NaN"
@@ -235,7 +237,7 @@ def _faults(p: Predictions, ignore_index: int) -> Iterator[tuple[Any, ...]]:
         yield predicted < 0, "the predicted class is {}; classes count from 0", predicted
         unknown, classes = p.labels < 0, "classes count from 0"
     else:
-        # The row maxima alone tell of NaN (they pass it on), of +inf, and of rows with nothing but -inf.
+        # The maximum of each row is enough to find NaN (it propagates), +inf, and rows that contain only -inf.
         scores = widened(p.scores)
         best = scores.amax(1)
         yield best.isnan(), f"the {p.kind} hold NaN"
@@ -260,17 +262,17 @@ def _faults(p: Predictions, ignore_index: int) -> Iterator[tuple[Any, ...]]:
 
 
 ZERO = 1e-7
-"""What a probability of 0 is taken for where its logarithm must be finite."""
+"""The value that replaces a probability of 0 where its logarithm must be finite."""
 
 
 def to_logits(scores: Tensor, kind: Kind) -> Tensor:
-    """Logits of rows of scores; the logarithms of probabilities are logits as well.
+    """Convert rows of scores to logits; logarithms of probabilities are logits.
 
-    A probability of 0 was rounded. It is taken for 1e-7, or for half the smallest other of its row where that is less:
-    a row has the same logits whatever rows stand beside it. Of the outputs of two CIFAR-10 networks (temperature 2.32
-    and 2.45, n = 10,000), rounded to three decimals, this leaves 2.48 and 2.56; 5e-4 would leave 1.36 and 1.35, and
-    the smallest float32 12.8 and 13.4. The number was chosen on these two networks, which flatters it: rounded to two
-    decimals they have 2.78 and 2.76.
+    A probability of 0 is a rounded value. It is replaced by 1e-7, or by half of the smallest positive probability in
+    its row if that is smaller. So the logits of a row do not depend on other rows. For the outputs of two CIFAR-10
+    networks (temperature 2.32 and 2.45, n = 10,000), rounded to three decimals, the fitted temperatures are then 2.48
+    and 2.56. With 5e-4 they would be 1.36 and 1.35, and with the smallest float32 12.8 and 13.4. The value 1e-7 was
+    chosen on these two networks, so this comparison is optimistic. Rounded to two decimals, they give 2.78 and 2.76.
     """
     scores = widened(scores)
     if kind != "probs":
@@ -284,7 +286,7 @@ def to_logits(scores: Tensor, kind: Kind) -> Tensor:
 
 
 def flatten_maps(columns: Mapping[str, Any], first_image: int) -> dict[str, Any]:
-    """Turn maps ``(N, K, *D)`` with labels ``(N, *D)`` into rows of K; each map is an image unless they are given."""
+    """Convert maps ``(N, K, *D)`` with labels ``(N, *D)`` to rows of K scores; each map is an image by default."""
     labels, scores = columns["labels"], columns["scores"]
     maps = labels.shape[1:]
     if scores is not None and scores.shape[2:] != maps:
@@ -313,7 +315,7 @@ def _shape_trouble(scores: tuple[int, ...], labels: tuple[int, ...]) -> str:
 
 
 def widened(scores: Tensor) -> Tensor:
-    """Scores in float32 or wider, in which to compute."""
+    """Return the scores in float32 or wider, for computing."""
     return scores if scores.dtype == torch.float64 else scores.float()
 
 

@@ -1,8 +1,8 @@
-"""Reading predictions: ``.npz``, ``.safetensors``, ``.parquet`` and ``.csv``, whole or in slices of rows.
+"""Read predictions from ``.npz``, ``.safetensors``, ``.parquet`` and ``.csv`` files, whole or in slices of rows.
 
-Whatever a file holds is checked here, where it enters: sizes against shapes, checksums where there are any, numbers
-that are numbers, labels that are class ids. A file that is damaged or of another kind raises an InputError with its
-name, and the row where there is one.
+This module checks the content of a file: sizes against shapes, checksums if there are any, numbers, and labels, which
+must be class ids. A damaged file, or a file of another kind, raises an InputError with the name of the file and, where
+possible, the row.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Source = str | os.PathLike[str] | Predictions | Iterable[Predictions]
 """A file of any size, predictions in memory, or slices of them."""
 Read = Callable[[int, int], Array]
-"""Reads the rows from a first to before a last one; called in the order of the rows."""
+"""Reads the rows from a start (included) to an end (excluded); calls follow the order of the rows."""
 
 CELLS = 1 << 21
-"""Scores in a slice unless the caller says how many rows: 8 MB of float32."""
+"""Scores in a slice if the caller gives no number of rows: 8 MB of float32."""
 META_KEY = b"acls"
-"""Under which a parquet file holds the meta."""
+"""The key of ``meta`` in the metadata of a parquet file."""
 _META_BYTES = 1 << 24
 
 
@@ -60,17 +60,17 @@ def open_batches(
     ignore_index: int = IGNORE_INDEX,
     check: bool = True,
 ) -> Batches:
-    """Open a file, a folder or a glob of parquet parts, or a list of files as one data set, read in slices.
+    """Open a file, a folder or a glob of parquet parts, or a list of files as one data set that is read in slices.
 
-    Iterating gives `Predictions` of at most ``rows`` rows (dense maps: ``rows`` maps); it can be done again and again.
-    Names and shapes are checked now, values when they are read, unless ``check`` is False: the first row that is wrong
-    raises an InputError with its file and number. Rows labelled ``ignore_index`` are right, and stay.
+    Iterating yields `Predictions` of at most ``rows`` rows (for dense maps, ``rows`` maps). It can be repeated. Names
+    and shapes are checked immediately. Values are checked when they are read, unless ``check`` is False: the first
+    invalid row raises an InputError with its file and number. Rows with the label ``ignore_index`` are valid and kept.
     """
     files, columns = _files(paths), columns or Columns()
     counts, cells = [], 8
     for path in files:
         with _open(path, columns) as file:
-            # Unchecked, arrays that do not fit each other are left to be found when they are read.
+            # Without the check, arrays of different lengths are detected only when they are read.
             counts.append(file.n_rows() if check else None)
             cells = max(cells, file.n_cells())
     n_rows = None if None in counts else sum(n or 0 for n in counts)
@@ -79,7 +79,7 @@ def open_batches(
 
 
 def slices(source: Source, columns: Columns | None = None, **settings: Any) -> Iterable[Predictions]:
-    """Any source as slices: a file is opened by `open_batches` with the settings."""
+    """Return any source as slices; a file is opened by `open_batches` with ``settings``."""
     if isinstance(source, str | os.PathLike):
         return open_batches(source, columns, **settings)
     return [source] if isinstance(source, Predictions) else source
@@ -93,7 +93,7 @@ class Batches:
     columns: Columns
     rows: int
     n_rows: int | None
-    """How many rows (or dense maps) there are; None where only reading shows it, as for text."""
+    """The number of rows (or dense maps); None if it is not known before reading, as for text files."""
     ignore_index: int
     check: bool
     name: str = ""  # the path as it was given
@@ -158,7 +158,7 @@ def _open(path: Path, columns: Columns) -> Iterator[DataFile]:
 
 @contextmanager
 def _reading(message: str) -> Iterator[None]:
-    """Turn whatever a damaged file makes the decoders raise into a sentence; the system's errors name a file."""
+    """Convert decoder errors for a damaged file to an InputError; errors that name a file are raised unchanged."""
     try:
         yield
     except Exception as error:
@@ -168,7 +168,7 @@ def _reading(message: str) -> Iterator[None]:
 
 
 class DataFile(ABC):
-    """An open file: the names in it (`fields`), which of them hold what (`layout`), its `meta`, its rows in slices."""
+    """An open file: its names (`fields`), the role of each name (`layout`), its `meta`, and its rows in slices."""
 
     def __init__(self, path: Path, columns: Columns, stack: ExitStack) -> None:
         self.path = path
@@ -179,15 +179,15 @@ class DataFile(ABC):
 
     @abstractmethod
     def _open(self, stack: ExitStack) -> None:
-        """Find `fields` and `meta`; what must be closed in the end enters the stack."""
+        """Set `fields` and `meta`; push resources that must be closed onto the stack."""
 
     def n_rows(self) -> int | None:
-        """The number of rows, the same in all arrays of the layout; None if only reading shows it."""
+        """Return the number of rows, equal for all arrays of the layout; None if it is not known before reading."""
         return None
 
     @abstractmethod
     def n_cells(self) -> int:
-        """How many numbers one row of scores has."""
+        """Return the number of values in one row of scores."""
 
     @abstractmethod
     def blocks(self, rows: int) -> Iterator[Block]:
@@ -239,7 +239,7 @@ def _axis_hint(name: str, shape: tuple[int, ...], n: int) -> str:
 
 
 class SafetensorsFile(ArrayFile):
-    """The safetensors format; the library checks shapes, offsets and size, and we the checksums that we wrote."""
+    """A safetensors file; the library checks shapes, offsets and size, and this class checks the checksums of acls."""
 
     def _open(self, stack: ExitStack) -> None:
         with open_tensors(self.path) as file:
@@ -252,7 +252,7 @@ class SafetensorsFile(ArrayFile):
 
         def read(start: int, stop: int) -> Array:
             nonlocal running
-            # Opened anew for each slice: pages of a map count as resident memory until it is closed.
+            # Open the file again for each slice: mapped pages count as resident memory until the file is closed.
             with open_tensors(self.path) as file:
                 part = file.get_slice(ref.name)[(*ref.index, slice(start, stop))]
             if not ref.index:
@@ -265,7 +265,7 @@ class SafetensorsFile(ArrayFile):
 
 
 class NpzFile(ArrayFile):
-    """What ``np.savez`` or ``np.savez_compressed`` wrote; object arrays, which are pickles, are refused."""
+    """A file from ``np.savez`` or ``np.savez_compressed``; object arrays raise an error, because they are pickles."""
 
     def _open(self, stack: ExitStack) -> None:
         with _reading(f"{self.path} is not a whole .npz file: truncated, or of another format"):
@@ -288,9 +288,9 @@ class NpzFile(ArrayFile):
 
     def _reader(self, ref: Ref, n: int, stack: ExitStack) -> Read:
         stream = stack.enter_context(self._zip.open(f"{ref.name}.npy"))
-        # Read, not skipped: after a seek zipfile no longer compares the checksum.
+        # Read instead of seek: after a seek, zipfile no longer verifies the checksum.
         whole, fortran, dtype = _npy_header(stream)
-        if fortran and len(whole) > 1:  # its rows do not lie one after the other
+        if fortran and len(whole) > 1:  # its rows are not contiguous
             array = np.frombuffer(stream.read(), dtype).reshape(whole, order="F")[ref.index]
             return lambda start, stop: array[start:stop]
         shape = self._shape(ref)[1:]
@@ -318,10 +318,10 @@ class ParquetFile(DataFile):
 
     def _open(self, stack: ExitStack) -> None:
         parquet = require("pyarrow.parquet", extra="io")
-        with open(self.path, "rb"):  # a file that one may not read gets the system's own message
+        with open(self.path, "rb"):  # raises the error of the operating system if the file is not readable
             pass
         with _reading(f"{self.path} is not a whole parquet file"):
-            # Buffered: otherwise a whole column of a row group is read at once, and that can be the whole file.
+            # Use a buffer: otherwise a whole column of a row group, possibly the whole file, is read at once.
             how = {"buffer_size": 1 << 20, "pre_buffer": False, "page_checksum_verification": True}
             self._file = stack.enter_context(parquet.ParquetFile(self.path, **how))
             schema = self._file.schema_arrow
@@ -335,7 +335,7 @@ class ParquetFile(DataFile):
     def n_cells(self) -> int:
         if not self._file.metadata.num_row_groups:
             return 1
-        first = self._file.metadata.row_group(0)  # of all columns, of which the scores are nearly all
+        first = self._file.metadata.row_group(0)  # counts all columns; nearly all values are scores
         values = sum(first.column(index).num_values for index in range(first.num_columns))
         return int(values) // max(1, int(first.num_rows))
 
@@ -353,7 +353,7 @@ class ParquetFile(DataFile):
         if column.null_count:
             index = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
             raise InputError(f"{self.path}: row {first_row + index // per_row}: {name!r} is null")
-        if hasattr(column, "value_lengths"):  # a list, of whatever size and kind
+        if hasattr(column, "value_lengths"):  # a list of any size and kind
             lengths = column.value_lengths().to_numpy(zero_copy_only=False)
             wrong = np.flatnonzero(lengths != lengths[0])
             if wrong.size:
@@ -367,7 +367,7 @@ class ParquetFile(DataFile):
 
 
 class CsvFile(DataFile):
-    """A text file with a header line; the separator is the one of ``, ; tab`` that the header has most of."""
+    """A text file with a header line; the separator is the most frequent of ``, ; tab`` in the header."""
 
     def _open(self, stack: ExitStack) -> None:
         file = stack.enter_context(open(self.path, newline="", encoding="utf-8-sig"))  # noqa: SIM115
@@ -380,7 +380,7 @@ class CsvFile(DataFile):
         self.fields = {name: Field(twice=count > 1) for name, count in Counter(self._header).items()}
 
     def n_cells(self) -> int:
-        return 8 * len(self._header)  # every column is read, and a number as text takes about eight times its room
+        return 8 * len(self._header)  # all columns are read; a number as text takes about eight times the memory
 
     def blocks(self, rows: int) -> Iterator[Block]:
         done = 0
@@ -398,12 +398,12 @@ class CsvFile(DataFile):
             done += len(records)
 
     def _values(self, cells: Sequence[str], name: str, role: str, first_row: int) -> Array:
-        if role in ("group", "image"):  # text even where it looks like numbers: a later row may not
+        if role in ("group", "image"):  # always text: a later row may not be a number
             return np.array(cells)
         if role == "correct":
             cells = [_TRUTH.get(cell.strip().lower(), cell) for cell in cells]
         try:
-            if "_" in "".join(cells):  # which Python takes for a separator of thousands
+            if "_" in "".join(cells):  # Python accepts it as a separator of thousands
                 raise ValueError
             return np.array(list(map(float, cells)))
         except ValueError:
@@ -424,7 +424,7 @@ _READERS: dict[str, type[DataFile]] = {
 
 
 def _text_dict(text: str) -> dict[str, str]:
-    """The meta that a file holds as JSON text; empty if it is something else that only has the same name."""
+    """Parse the ``meta`` of a file from JSON text; return an empty dictionary if the text is something else."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -434,10 +434,10 @@ def _text_dict(text: str) -> dict[str, str]:
 
 @dataclass
 class _Builder:
-    """Makes `Predictions` of arrays, with the same number for the same name of a group in every slice."""
+    """Makes `Predictions` from arrays; a group name gets the same number in every slice."""
 
     missing: int
-    """The label of all rows where the file has none."""
+    """The label of all rows if the file has no labels."""
     names: dict[str, dict[str, int]] = field(default_factory=lambda: {"group": {}, "image": {}})
     images: int = 0
 
@@ -466,7 +466,7 @@ class _Builder:
             if wrong.numel():
                 no = int(wrong[0, 0])
                 raise InputError(f"{where}: row {row + no}: expected 1 (correct) or 0 (wrong), got {int(correct[no])}")
-        if layout.kind == "triples":  # what is stated is the class 1, "correct"
+        if layout.kind == "triples":  # a stated confidence is that of class 1, "correct"
             columns.setdefault("predicted", torch.ones(columns["confidence"].shape, dtype=torch.int64))
         if "labels" not in columns:
             shape = columns["confidence"].shape if columns["scores"] is None else columns["scores"][:, 0].shape
@@ -482,7 +482,7 @@ class _Builder:
     def _numbers(self, role: str, names: Array) -> Tensor:
         known = self.names[role]
         distinct, first, inverse = np.unique(names.astype(str), return_index=True, return_inverse=True)
-        for index in np.argsort(first):  # numbers in the order of first appearance, whatever the slices
+        for index in np.argsort(first):  # numbered by first appearance, independent of the slices
             known.setdefault(str(distinct[index]), len(known))
         return torch.from_numpy(np.array([known[str(name)] for name in distinct])[inverse])
 

@@ -1,4 +1,4 @@
-"""Writing predictions, in formats that others read as well."""
+"""Write predictions in formats that other programs can read."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from acls.predictions.readers import META_KEY
 from acls.storage import atomic_write, check_form, save_tensors
 
 _MARK = {"acls": "predictions"}
-"""By which acls knows its own files, and may replace them: see `acls.storage.MARKS`."""
+"""The mark by which acls recognizes its own files, which it may replace: see `acls.storage.MARKS`."""
 ROW_GROUP = 1 << 21
 """Scores in a row group of a parquet file: 8 MB of float32."""
 
 
 def save_batches(path: str | os.PathLike[str], batches: Iterable[Predictions]) -> None:
-    """Write predictions as one file, whole or not at all; tables row by row, files of arrays gathered first.
+    """Write predictions to one file, atomically; tables are written batch by batch, arrays are concatenated first.
 
-    Text has one column per class, named as the reader finds it: ``p0, p1, ...`` for probabilities.
+    Text files have one column per class with the default names of the reader: ``p0, p1, ...`` for probabilities.
     """
     check_form(path, "predictions")
     parts = iter(batches)
@@ -74,7 +74,7 @@ def _write_text(path: Path, batches: Iterable[Predictions]) -> None:
         for batch in batches:
             columns: dict[str, Any] = {}
             for name, values in _named(batch).items():
-                text = values.astype(str)  # the shortest that reads back as the same number of the same type
+                text = values.astype(str)  # the shortest text that is parsed to the same number of the same type
                 prefix = "p" if name == "probs" else name
                 columns |= {name: text} if text.ndim == 1 else {f"{prefix}{k}": one for k, one in enumerate(text.T)}
             if not header:
@@ -93,7 +93,7 @@ _WRITERS: dict[str, Callable[[Path, Iterable[Predictions]], None]] = {
 
 
 def _named(p: Predictions) -> dict[str, Any]:
-    """The columns as arrays, with names for groups; bfloat16, which NumPy does not have, widened."""
+    """Return the columns as arrays, with group names; bfloat16 becomes float32, because NumPy does not have it."""
     arrays = {
         name: np.ascontiguousarray((column.float() if column.dtype == torch.bfloat16 else column).numpy())
         for name, column in _columns(p).items()
@@ -104,7 +104,7 @@ def _named(p: Predictions) -> dict[str, Any]:
 
 
 def _columns(p: Predictions) -> dict[str, Tensor]:
-    """What there is, by the names it has in files."""
+    """Return the columns that exist, by their names in files."""
     found = {name: getattr(p, name) for name in ("confidence", "predicted", "group", "image", "weight")}
     if p.scores is not None:
         found = {p.kind: p.scores, "labels": p.labels, **found}

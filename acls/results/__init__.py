@@ -1,4 +1,4 @@
-"""What is known of predictions, and what it means: one `Result`, made once, that every view reads."""
+"""The `Result` of a set of predictions, which is computed once and used by tables, pages and JSON, and its meaning."""
 
 from acls.results.comparing import Differences, ModelResults, ProtocolResults, differences
 from acls.results.counting import Counts, count, evaluate, measure

@@ -1,4 +1,4 @@
-"""Comparing models on the same samples, with intervals and p-values corrected for being many."""
+"""Compare models on the same samples, with intervals and p-values corrected for multiple comparisons."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from acls.results.result import Result
 
 @dataclass(frozen=True)
 class Differences:
-    """Every other model minus the first, metric by metric."""
+    """The difference of each other model to the first model, for every metric."""
 
     baseline: str
     comparisons: Mapping[str, Mapping[str, Difference]]
-    """By model and metric; where several models are compared, intervals and p-values are corrected for their number."""
+    """By model and metric; with several comparisons, intervals and p-values are corrected for their number."""
     left_out: Mapping[str, str]
-    """Models that could not be compared, and why."""
+    """Models that could not be compared, each with the reason."""
 
     def as_json(self) -> dict[str, dict[str, Any]]:
-        """Difference, interval and p by model and metric, as plain values."""
+        """Return the difference, interval and p-value by model and metric, as plain values."""
         return {name: {metric: vars(one) for metric, one in found.items()} for name, found in self.comparisons.items()}
 
 
 @dataclass(frozen=True)
 class ModelResults:
-    """The results of several models on the same samples, or of one, and how each differs from the first.
+    """The results of one or several models on the same samples, and the differences to the first model.
 
-    ``max_error`` is the share of errors that `decisions` allows; ``notes`` say what was left out, and why.
+    ``max_error`` is the share of errors that `decisions` allows. ``notes`` say what was left out, and why.
     """
 
     results: Mapping[str, Result]
@@ -42,13 +42,13 @@ class ModelResults:
     notes: tuple[str, ...] = ()
 
     def decisions(self, name: str) -> dict[str, Decision]:
-        """The decision of one model for all samples, under the empty name, and for each group."""
+        """Return the decision of one model for all samples, with the key "", and for each group."""
         assert self.max_error is not None
         result = self.results[name]
         return {group: one.decide(self.max_error) for group, one in {"": result, **result.groups}.items()}
 
     def as_json(self) -> dict[str, Any]:
-        """What `acls evaluate --json` prints: one object per model and, for several, their comparisons."""
+        """Return what `acls evaluate --json` prints: one object per model and, for several models, the comparisons."""
         objects = []
         for name, result in self.results.items():
             plain = {"file": name, "kind": result.kind, "bins": self.bins, **result.as_json()}
@@ -63,13 +63,13 @@ class ModelResults:
 
 @dataclass(frozen=True)
 class ProtocolResults:
-    """The numbers of models as the code of papers computes them, by model, protocol and metric."""
+    """Metrics computed by the protocols of papers, by model, protocol and metric."""
 
     numbers: Mapping[str, Mapping[str, Mapping[str, float]]]
     protocols: Sequence[Protocol]
 
     def as_json(self) -> dict[str, Any]:
-        """What `acls evaluate --protocol NAME --json` prints."""
+        """Return what `acls evaluate --protocol NAME --json` prints."""
         why = {one.name: one.why for one in self.protocols}
         objects = [{"file": name, "protocols": numbers, "why": why} for name, numbers in self.numbers.items()]
         return {"files": objects} if len(objects) > 1 else objects[0]
@@ -78,8 +78,9 @@ class ProtocolResults:
 def differences(results: Mapping[str, Result]) -> Differences:
     """Compare every model with the first, on the same samples; results need ``evaluate(..., compare=True)``.
 
-    A comparison is named after what it tests: the p beside the ECE is that of equal ECE, the one beside RMSCE that of
-    equal root mean squared gaps, which finds smaller differences. Metrics without a test that holds have no p.
+    Each p-value tests the metric that it is shown with: the p-value of the ECE tests for equal ECE, and that of RMSCE
+    tests for equal root mean squared gaps, which detects smaller differences. Metrics without a valid test have no
+    p-value.
     """
     baseline, *others = results
     first = results[baseline]

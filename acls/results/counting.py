@@ -1,4 +1,4 @@
-"""Counting a data set of predictions, of any size and in any number of parts, and evaluating what was counted."""
+"""Count a data set of predictions, of any size and in any number of parts, and evaluate the counts."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ from acls.shapes import IGNORE_INDEX
 T = TypeVar("T", bound=Tally)
 
 FEW_GROUPS = 8
-"""Of so many groups the floors have as many draws as that of the whole; of more, `FEW_DRAWS`."""
+"""Up to this number of groups, noise floors use all draws per group; with more groups, they use `FEW_DRAWS`."""
 FEW_DRAWS = 200
 GROUPED_IMAGES = 16
-"""Groups whose images can be kept apart, at 7 MB each; of more there are no intervals over images."""
+"""Largest number of groups with sums per image, 7 MB each; with more groups there are no intervals over images."""
 
 Counted = tuple[Suite, Blocks | None]
 
 
 @dataclass
 class Counts:
-    """What was counted of one data set, overall and by group; two parts of a data set add up."""
+    """The counts of one data set, overall and by group; counts of two parts of a data set can be added."""
 
     bins: int = BINS
     compare: bool = False
-    """Whether to keep what comparing two models needs, at most about 25 MB."""
+    """Whether to keep the sums for comparing two models, at most about 25 MB."""
     by_image: bool | None = False
-    """Whether images are independent rather than rows; None: where there are images."""
+    """Whether images, rather than rows, are the independent units; None: if the predictions have images."""
     detailed: bool = False
-    """Whether to keep the worst mistakes, and resamples for a ranking: see `Details`."""
+    """Whether to keep the worst mistakes, and the resamples for a ranking: see `Details`."""
     ignore_index: int = IGNORE_INDEX
     kind: str = ""
     first: int = 0
-    """The number of the first row, where this is a part of a larger data set."""
+    """The number of the first row, if this is a part of a larger data set."""
     rows: int = 0
     n_classes: int | None = None
     has_images: bool = False
@@ -58,12 +58,12 @@ class Counts:
     groups: dict[int, Counted] = field(default_factory=dict)
     group_names: tuple[str, ...] = ()
     labels: int = 0
-    """A sum of hashes of every label with its row's number: the same for the same labels, however counted."""
+    """The sum of hashes of each label with its row number; it depends only on the labels, not on the slices."""
     mistakes: tuple[Mistake, ...] = ()
     meta: dict[str, str] = field(default_factory=dict)
 
     def add(self, p: Predictions, *, by_group: bool = False) -> None:
-        """Count a slice."""
+        """Add a slice to the counts."""
         self.kind, self.n_classes, self.group_names = p.kind, p.n_classes, p.group_names
         self.has_images, self.weighted = p.image is not None, p.weight is not None
         if self.by_image is None:
@@ -94,7 +94,7 @@ class Counts:
             self.groups = {code: (suite, None) for code, (suite, _) in self.groups.items()}
 
     def __add__(self, other: Counts) -> Counts:
-        """What was counted of two parts, as of one; groups are the same where their names are."""
+        """Return the counts of two parts of a data set together; groups with the same name are merged."""
         if (self.kind, self.n_classes) != (other.kind, other.n_classes):
             raise InputError(f"expected {self.kind} of {self.n_classes} classes, got {other.kind} of {other.n_classes}")
         named = tuple(dict.fromkeys((*self.group_names, *other.group_names)))
@@ -115,7 +115,7 @@ class Counts:
         )
 
     def result(self, *, replicates: int = REPLICATES) -> Result:
-        """What the counts tell; ``replicates`` draws for floors and tests, 0 for no intervals."""
+        """Compute the result; ``replicates`` is the number of draws for floors and tests, 0 means no intervals."""
         if self.suite is None or self.suite.n == 0:
             raise InputError("there are no labelled rows to evaluate")
         draws = FEW_DRAWS if len(self.groups) > FEW_GROUPS else REPLICATES
@@ -132,11 +132,11 @@ class Counts:
 
     @property
     def unit(self) -> str:
-        """What is independent: rows, the images that they are pixels of, or rows that do not count alike."""
+        """The independent unit: "row", "image" if rows are the pixels of images, or "weighted row"."""
         return "image" if self.by_image else "weighted row" if self.weighted else "row"
 
     def empty_groups(self) -> list[str]:
-        """The names of the groups whose rows are all ignored."""
+        """Return the names of the groups whose rows are all ignored."""
         return [self._group_name(code) for code in sorted(self.groups) if not self.groups[code][0].n]
 
     def _result(self, suite: Suite, blocks: Blocks | None, draws: int, *, intervals: bool) -> Result:
@@ -197,12 +197,12 @@ def evaluate(
     ignore_index: int = IGNORE_INDEX,
     **settings: Any,
 ) -> Result:
-    """Evaluate predictions in memory, slices of them, or a file of any size.
+    """Evaluate predictions in memory, slices of predictions, or a file of any size.
 
-    Every metric with its debiased estimate, interval and noise floor, and one p of "this model is calibrated".
-    ``by_group=True`` adds the result of each group, ``by_image=True`` takes images rather than rows as independent,
-    ``compare=True`` keeps what `differences` needs; see `Counts`. Where the predictions have weights, variances are
-    those from row to row, and there are no floors.
+    The result has every metric with its debiased estimate, interval and noise floor, and one p-value for the hypothesis
+    "this model is calibrated". ``by_group=True`` adds a result per group, ``by_image=True`` treats images rather than
+    rows as independent, and ``compare=True`` keeps the sums that `differences` needs; see `Counts`. If the predictions
+    have weights, variances are estimated from the variation between rows, and there are no floors.
 
     >>> p = Predictions(torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 0, 1]), kind="logits")
     >>> round(evaluate(p)["accuracy"], 3)
@@ -215,9 +215,9 @@ def evaluate(
 def measure(
     batches: Iterable[Predictions], protocols: Sequence[Protocol], *, ignore_index: int, skip_unfit: bool = False
 ) -> dict[str, dict[str, float]]:
-    """The numbers of each protocol by its name, from one pass.
+    """Compute the metrics of each protocol in one pass, and return them by the name of the protocol.
 
-    A protocol that needs images or all scores, where there are none, raises an InputError or is skipped.
+    A protocol that needs images or all scores raises an InputError, or is skipped, if the predictions have none.
     """
     meters: dict[str, Meter] | None = None
     for batch in batches:
@@ -247,7 +247,7 @@ def _sum(one: T | None, other: T | None) -> T | None:
 
 
 def _hash(labels: Tensor, first: int) -> int:
-    """A sum over rows of a hash of the label and the row's number."""
+    """Return the sum over rows of a hash of the label and the row number."""
     place = torch.arange(first, first + len(labels))
     return int(mix64(place * STEP + labels).sum())
 

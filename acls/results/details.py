@@ -1,4 +1,4 @@
-"""What a page and a ranking need of predictions beside the numbers, so that nobody reads the predictions again."""
+"""Data for a page and a ranking beside the metrics, kept so that the predictions are not read again."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from acls.metrics import Blocks
 from acls.predictions import Predictions
 
 MISTAKES = 24
-"""Wrong predictions kept."""
+"""Number of wrong predictions that are kept."""
 RESAMPLES = 400
-"""A standard deviation estimated from these is itself off by about 1 / √(2 · 400) = 3.5 %."""
+"""Number of resamples; a standard deviation estimated from them has an error of about 1 / √(2 · 400) = 3.5 %."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Mistake:
     """A wrong prediction."""
 
     row: int
-    """Its place in the data."""
+    """The row number in the data."""
     label: int
     predicted: int
     confidence: float
@@ -30,23 +30,23 @@ class Mistake:
 
     @property
     def unit(self) -> int:
-        """The number of its picture: the row or, for pixels, the image."""
+        """The number of its picture: the row number or, for pixels, the image number."""
         return self.row if self.image is None else self.image
 
 
 @dataclass(frozen=True)
 class Resampled:
-    """The metrics of one network on resampled test samples; networks on the same samples have the same resamples."""
+    """The metrics of one network on resampled test samples; networks on the same samples share the same resamples."""
 
     metrics: Mapping[str, Tensor]
-    """``(RESAMPLES,)`` each."""
+    """By name, each of shape ``(RESAMPLES,)``."""
     units: Tensor
-    """Samples in each block."""
+    """Number of samples in each block."""
 
 
 @dataclass(frozen=True)
 class Details:
-    """The most confident mistakes, the resamples, and what the file said of itself."""
+    """The most confident mistakes, the resamples, and the ``meta`` of the predictions."""
 
     mistakes: tuple[Mistake, ...] = ()
     resamples: Resampled | None = None
@@ -55,9 +55,9 @@ class Details:
 
 @torch.no_grad()
 def resample(blocks: Blocks) -> Resampled:
-    """The metrics on resampled blocks, SmoothECE apart, each block counted a random (Poisson) number of times.
+    """Compute all metrics except SmoothECE on resamples, in which each block has a random (Poisson) count.
 
-    A resample of few blocks may come out without any sample, and then has no metrics: it is drawn again.
+    With few blocks, a resample may contain no sample. It then has no metrics, and it is drawn again.
     """
     random = torch.Generator().manual_seed(0)
     ones = torch.ones(RESAMPLES, blocks.cells.shape[0], dtype=torch.float64)
@@ -69,7 +69,7 @@ def resample(blocks: Blocks) -> Resampled:
 
 
 def worst_mistakes(worst: tuple[Mistake, ...], p: Predictions, first: int, ignore_index: int) -> tuple[Mistake, ...]:
-    """The wrong predictions of most confidence, one per image, of those found before and those of one more slice."""
+    """Return the most confident wrong predictions, at most one per image, of the previous ones and one more slice."""
     by_unit: dict[int, Mistake] = {}
     for mistake in sorted([*worst, *_mistakes(p, first, ignore_index)], key=lambda one: (-one.confidence, one.row)):
         by_unit.setdefault(mistake.unit, mistake)
@@ -80,7 +80,7 @@ def _mistakes(p: Predictions, first: int, ignore_index: int) -> Iterator[Mistake
     confidence, predicted = p.top()
     wrong = (predicted != p.labels) & (p.labels != ignore_index)
     sure = torch.where(wrong, confidence, -1.0)
-    # Many pixels of one image are one mistake: more are looked at than kept.
+    # Wrong pixels of one image count as one mistake, so consider more candidates than are kept.
     looked_at = MISTAKES * (1 if p.image is None else 50)
     for row in sure.topk(min(len(p), looked_at)).indices.tolist():
         if bool(wrong[row]):

@@ -1,4 +1,4 @@
-"""Keeping a result beside the predictions that it describes, so that nothing is computed twice."""
+"""Store a result beside the predictions that it describes, so that nothing is computed twice."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from acls.results.result import Result
 from acls.storage import load_tensors, save_tensors
 
 VERSION = "1"
-"""Of what is kept; results of another version are computed again."""
+"""Version of the stored results; results of another version are computed again."""
 
 
 def kept(file: Path, of: Path, make: Callable[[], Result]) -> Result:
-    """The result in ``file`` if it is that of the predictions in ``of`` as they are now; else made, and kept there.
+    """Return the result in ``file`` if it matches the current predictions in ``of``; else compute and store it.
 
-    A folder that cannot be written to keeps nothing.
+    If the folder is not writable, the result is not stored.
     """
     key = fingerprint(of)
     if file.is_file():
@@ -37,15 +37,15 @@ def kept(file: Path, of: Path, make: Callable[[], Result]) -> Result:
 
 
 def fingerprint(file: Path) -> str:
-    """What tells a file from one that was written since: size, time and the version of what is kept of it."""
+    """Return a text that changes when a file is rewritten: its size, its time and the version of stored results."""
     state = file.stat()
     return f"{VERSION}-{state.st_size}-{state.st_mtime_ns}"
 
 
 def save(result: Result, file: Path, key: str) -> None:
-    """Write a result with its sums, resamples and mistakes; ``key`` says what it is the result of."""
+    """Write a result with its sums, resamples and mistakes; ``key`` identifies the predictions."""
     details = result.details or Details()
-    suite = None if result.suite is None else replace(result.suite, redraws=None)  # its p is known
+    suite = None if result.suite is None else replace(result.suite, redraws=None)  # not needed: the p-value is known
     tensors = {} if suite is None else {f"suite/{name}": part for name, part in suite.tensors().items()}
     if details.resamples is not None:
         tensors["units"] = details.resamples.units
@@ -61,7 +61,7 @@ def save(result: Result, file: Path, key: str) -> None:
 
 
 def restore(file: Path, key: str | None = None) -> Result:
-    """Undo `save`; raise where it was the result of something else than ``key``."""
+    """Read a result that `save` wrote; raise an error if it belongs to another ``key``."""
     tensors, told = load_tensors(file)
     if key is not None and told["key"] != key:
         raise InputError(f"{file} holds the result of other predictions")

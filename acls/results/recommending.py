@@ -1,4 +1,4 @@
-"""Which calibrator to use on a model, if any: the rule of `acls calibrate`."""
+"""Recommend a calibrator for a model, or none: the rule of `acls calibrate`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from acls.spec import written
 AS_IT_IS = "as it is"
 """The name of the model without any calibrator."""
 _SHOWN = 1000
-"""Learned values of one name that are listed; larger tables are in the saved file only."""
+"""Largest number of learned values per name that is listed; larger tables are only in the saved file."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A calibrator fitted to all of the data, and judged on folds of it that it had not seen."""
+    """A calibrator that is fitted to all of the data, with its cross-validated scores on held-out folds."""
 
     name: str
     calibrator: Calibrator
@@ -34,7 +34,7 @@ class Candidate:
 
     @property
     def doubts(self) -> list[str]:
-        """What speaks against the fit, such as too few samples: with such a doubt it is never recommended."""
+        """The reasons against the fit, such as too few samples; a calibrator with a doubt is never recommended."""
         return [warning for warning in self.calibrator.report.warnings if warning.startswith(TOO_FEW)]
 
     @property
@@ -47,22 +47,22 @@ class Candidate:
 
     @property
     def size(self) -> int:
-        """How many values were learned."""
+        """The number of learned values."""
         return sum(value.numel() for value in self.calibrator.state_dict().values())
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The learned values by name: a number, or a list."""
+        """The learned values by name, each a number or a list."""
         learned = self.calibrator.state_dict()
         return {name: value.tolist() for name, value in learned.items() if value.numel() <= _SHOWN}
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What was tried, and what to do; ``chosen`` is None where the model should be kept as it is.
+    """The calibrators that were tried, and the recommendation; ``chosen`` is None if no calibrator is recommended.
 
-    With other predictions to test on, ``test`` has the results there, of the model as it is and after each calibrator,
-    and ``changes`` their differences. ``saved`` is what `save` wrote to ``out``.
+    If there are test predictions, ``test`` has the results on them, without a calibrator and after each calibrator, and
+    ``changes`` has their differences. ``saved`` is the calibrator that `save` wrote to ``out``.
     """
 
     candidates: tuple[Candidate, ...]
@@ -77,11 +77,11 @@ class Advice:
 
     @property
     def best(self) -> Candidate:
-        """The one of the lowest held-out NLL, recommended or not."""
+        """The calibrator with the lowest held-out NLL, even if it is not recommended."""
         return min(self.candidates, key=lambda one: one.judgement.after.nll)
 
     def as_json(self) -> dict[str, Any]:
-        """What `acls calibrate --json` prints of it, as plain values."""
+        """Return what `acls calibrate --json` prints, as plain values."""
         methods = [
             {
                 "method": one.name,
@@ -101,7 +101,7 @@ class Advice:
         return {**plain, "saved": self.out if self.saved else None}
 
     def save(self, path: str | Path, *, force: bool = False) -> Advice:
-        """Save the recommended calibrator; with ``force`` the best one where the advice is to keep the model."""
+        """Save the recommended calibrator; if there is none, ``force`` saves the best one."""
         saved = self.chosen or (self.best if force else None)
         if saved is not None:
             saved.calibrator.save(path)
@@ -120,10 +120,10 @@ def recommend(
 ) -> Advice:
     """Fit calibrators to predictions, judge each by cross-validation over rows or images, and recommend one or none.
 
-    ``source`` is a file, `Predictions`, or slices of them, as in `acls.results.evaluate`. Chosen is the simplest of
-    those whose held-out NLL is within a standard error of the best; one that has too few samples for the values that it
-    learns is never chosen. Rows of one image stay in one fold. With ``test``, other predictions of the same model, the
-    advice also has the results before and after each calibrator there.
+    ``source`` is a file, `Predictions`, or slices of them, as in `acls.results.evaluate`. The recommended calibrator is
+    the simplest of those whose held-out NLL is within one standard error of the best. A calibrator with too few samples
+    for the number of values that it learns is never recommended. Rows of one image stay in one fold. ``test`` are other
+    predictions of the same model; the advice then also has the results on them before and after each calibrator.
     """
     tried = make_calibrators(calibrators) if isinstance(calibrators, str) else calibrators
     for calibrator in tried:
@@ -136,7 +136,7 @@ def recommend(
     image, weight = predictions.image, predictions.weight
     candidates = []
     for calibrator in tried:
-        name = written(calibrator)  # as the user would write it: stated confidences are seen from the data
+        name = written(calibrator)  # as the user would write it: the data show whether confidences are stated
         calibrator.stated = predictions.scores is None
         judgement = judge(calibrator, logits, labels, weight, folds=folds, group=image)
         candidates.append(Candidate(name, calibrator.fit(logits, labels, weight, group=image), judgement))
@@ -168,7 +168,7 @@ def before_and_after(
     replicates: int,
     ignore_index: int = IGNORE_INDEX,
 ) -> tuple[Mapping[str, Result], Differences]:
-    """The results of a model as it is and after each calibrator, on other predictions, and what changed."""
+    """Evaluate other predictions without a calibrator and after each one; return the results and their differences."""
     candidates, counts = tuple(candidates), dict[str, Counts]()
     for batch in batches:
         after = {one.name: batch.calibrated(one.calibrator) for one in candidates}
@@ -182,7 +182,7 @@ def before_and_after(
 
 
 def check_pointwise(calibrator: Calibrator) -> None:
-    """Raise for a calibrator of whole maps, which the rows of a file do not make."""
+    """Raise an error for a calibrator of whole maps, because a file contains separate rows."""
     if not calibrator.pointwise:
         raise InputError(
             f"{type(calibrator).__name__} needs a position's neighbours, but a file holds positions one by one: "

@@ -1,4 +1,4 @@
-"""Result: what is known of one set of predictions, in one frozen object that every view reads."""
+"""The `Result` of one set of predictions: one frozen object that tables, pages and JSON read."""
 
 from __future__ import annotations
 
@@ -17,50 +17,50 @@ from acls.options import to_plain
 from acls.results.details import Details
 
 LEVEL = 0.05
-"""A p-value below this counts as more than chance."""
+"""Significance level: a p-value below it counts as more than chance."""
 _PARTS = ("n", "debiased", "intervals", "floors", "bounds", "tests", "verdict", "unit", "notes", "groups")
 
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """The metrics of one set of predictions, with what each is worth."""
+    """The metrics of one set of predictions, with their intervals, noise floors and tests."""
 
     n: int
-    """Labelled rows."""
+    """Number of labelled rows."""
     estimates: Mapping[str, Estimate]
     """Every metric by its name in `acls.metrics.catalogue`: value, debiased estimate, interval."""
     floors: Mapping[str, Floor] = field(default_factory=dict)
-    """What each calibration error would be for a calibrated model with the same confidences at the same n."""
+    """Each calibration error that a calibrated model with the same confidences would have at the same n."""
     tests: Mapping[str, Test] = field(default_factory=dict)
     p: float | None = None
-    """Of a calibrated model showing as much: one p from several tests; None where nothing could be tested."""
+    """The p-value of "this model is calibrated", combined from several tests; None if nothing could be tested."""
     bounds: Mapping[str, float] = field(default_factory=dict)
-    """How far a value can be from the exact one, where a histogram stands in for all samples."""
+    """Largest possible difference to the exact value, for metrics computed from a histogram of the samples."""
     unit: str = "row"
-    """What is independent: rows, or the images that rows are pixels of."""
+    """The independent unit: rows, or images if the rows are pixels."""
     groups: Mapping[str, Result] = field(default_factory=dict)
     suite: Suite | None = field(default=None, repr=False, compare=False)
-    """The sums behind it, from which diagrams are drawn."""
+    """The sums that the metrics are computed from; diagrams use them."""
     blocks: Blocks | None = field(default=None, repr=False, compare=False)
-    """The same sums kept apart by unit, where two models are to be compared on the same samples."""
+    """The same sums by blocks of units, if two models are to be compared on the same samples."""
     labels: int | None = field(default=None, repr=False, compare=False)
-    """A hash of the labels in their order: the same for the same samples."""
+    """A hash of the labels in order: it is equal for the same samples."""
     details: Details | None = field(default=None, repr=False, compare=False)
-    """What a page and a ranking need beside the numbers, where it was asked for."""
+    """Additional data for a page and a ranking, if it was requested."""
     kind: str = field(default="", compare=False)
-    """What the scores were: logits, probs, log_probs or triples."""
+    """The kind of the scores: logits, probs, log_probs or triples."""
     rows: int = field(default=0, compare=False)
-    """Rows in all, with those that have no label."""
+    """Number of all rows, including those without a label."""
     has_images: bool = field(default=False, compare=False)
 
     @property
     def values(self) -> dict[str, float]:
-        """Every metric as papers print it, by name."""
+        """The value of every metric by name, as papers report it."""
         return {name: one.value for name, one in self.estimates.items()}
 
     @property
     def debiased(self) -> dict[str, float]:
-        """The estimates without the bias of noise, for the metrics that have one."""
+        """The debiased estimates, for the metrics that have one."""
         return {name: one.debiased for name, one in self.estimates.items() if one.debiased is not None}
 
     @property
@@ -73,23 +73,23 @@ class Result:
         }
 
     def __getitem__(self, name: str) -> float:
-        """The value of a metric, as a fraction; its interval and debiased estimate are in ``estimates``."""
+        """Return the value of a metric, as a fraction; ``estimates`` has its interval and debiased estimate."""
         try:
             return self.estimates[name].value
         except KeyError:
             raise InputError(f"expected a metric of this result, got {name!r}: {', '.join(self.estimates)}") from None
 
     def get(self, name: str) -> float | None:
-        """The value of a metric, or None; ``ece_floor`` is the noise floor of the ECE."""
+        """Return the value of a metric, or None if it is missing; ``ece_floor`` is the noise floor of the ECE."""
         if name.endswith("_floor"):
             floor = self.floors.get(name.removesuffix("_floor"))
             return None if floor is None else floor.mean
         return self.estimates[name].value if name in self.estimates else None
 
     def decide(self, max_error: float, *, level: float = 0.95) -> Decision:
-        """The threshold above which at most ``max_error`` of the predictions are wrong, at confidence ``level``.
+        """Find the threshold above which at most ``max_error`` of the predictions are wrong, at confidence ``level``.
 
-        By images where these are the units; needs the sums, which a stored result does not have.
+        The bound is over images if they are the unit. This needs the sums, which a stored result does not have.
         """
         if self.suite is None or (self.unit == "image" and self.blocks is None):
             raise InputError("a stored result has no confidences: evaluate the predictions again to choose a threshold")
@@ -101,14 +101,14 @@ class Result:
         return f"Result(n={self.n}, {', '.join(shown)})"
 
     def _repr_html_(self) -> str:
-        """The verdict and a table, as a notebook shows it."""
+        """Return the verdict and a table as HTML, for a notebook."""
         from acls.results.words import verdict
 
         views = require("acls.report.results", extra="plot")  # above this package
         return f"<p>{html.escape(verdict(self).text)} n = {self.n:,}</p>{views.metric_table(self).html()}"
 
     def to_frame(self) -> Any:
-        """A pandas DataFrame: a row per metric with value, debiased estimate, ends of the interval and noise floor."""
+        """Return a pandas DataFrame: a row per metric with value, debiased estimate, interval ends and noise floor."""
         rows = {
             name: (one.value, one.debiased, one.low, one.high, self.get(f"{name}_floor"))
             for name, one in self.estimates.items()
@@ -118,14 +118,14 @@ class Result:
         return frame.astype(float).rename_axis("metric")
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the reliability diagram on ``ax``, or on a figure of its own, and return the axes."""
+        """Draw the reliability diagram on ``ax``, or on a new figure, and return the axes."""
         if self.suite is None:
             raise InputError("a result that was read from a file or a store holds no sums to draw: evaluate again")
         reliability = require("acls.report.figures.reliability", extra="plot")  # above this package, and an extra
         return reliability.plot(self.suite.bins.reliability(), ax, cells=self.suite.confidences.cells())[1]
 
     def as_json(self) -> dict[str, Any]:
-        """A plain object, as `acls evaluate --json` prints it and stores keep it; null for what is not known."""
+        """Return the plain object that `acls evaluate --json` prints and that stores keep; unknown values are null."""
         from acls.results.words import verdict
 
         shown = [name for name in names(3) if CATALOGUE[name].needs != "maps"]
@@ -149,7 +149,7 @@ class Result:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Result:
-        """Undo `as_json`, but for the sums."""
+        """Invert `as_json`; the sums are not restored."""
         nothing: dict[str, Any] = {}
         debiased, intervals, notes = (plain.get(part, nothing) for part in ("debiased", "intervals", "notes"))
         return cls(
@@ -171,23 +171,23 @@ class Result:
 
 @dataclass(frozen=True)
 class Record:
-    """The result of one network, as it was trained or after a post-hoc method: a line of a table."""
+    """The result of one trained network, before or after a post-hoc method: one line of a table."""
 
     method: str
-    """The loss as one would write it, ``ACLS(margin=6.0)``, or the name of a file."""
+    """The loss as a user would write it, such as ``ACLS(margin=6.0)``, or the name of a file."""
     seed: int | None
     posthoc: str
-    """The calibrator, ``Temperature``; ``none`` for the network as it is."""
+    """The calibrator, such as ``Temperature``; ``none`` for the network without a calibrator."""
     result: Result
     protocol: Mapping[str, Any]
-    """How the numbers were computed: two can stand in one table where this is the same."""
+    """How the metrics were computed: records are comparable if their protocols are equal."""
 
     @property
     def n(self) -> int:
         return self.result.n
 
     def as_json(self) -> dict[str, Any]:
-        """A plain object: the numbers by name under ``metrics``, as 0.1.0 had them, and whole under ``result``."""
+        """Return a plain object: ``metrics`` has the numbers by name, as in 0.1.0, and ``result`` the whole result."""
         numbers = {
             name: {
                 **{part: getattr(one, part) for part in ("value", "debiased", "low", "high")},

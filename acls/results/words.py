@@ -1,4 +1,4 @@
-"""The one place that turns numbers into words: is a model miscalibrated, and is one better than another."""
+"""Describe results in words: whether a model is miscalibrated, and whether one model is better than another."""
 
 from __future__ import annotations
 
@@ -10,34 +10,35 @@ from acls.metrics.significance import Difference
 from acls.results.result import LEVEL, Result
 
 BOTH = 0.25
-"""Share of the ECE from which on the lesser of over- and underconfidence is named too."""
+"""If the smaller of over- and underconfidence is more than this share of the ECE, both are mentioned."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the numbers mean."""
+    """The meaning of the numbers in words."""
 
     miscalibrated: bool | None
-    """Whether a model is miscalibrated, or two ECEs differ, by more than chance; None: not known."""
+    """Whether a model is miscalibrated, or two ECEs differ, by more than chance; None if this is unknown."""
     p: float | None
     text: str
 
 
 def verdict(found: Result | Difference) -> Verdict:
-    """Say what a result, or a comparison of two ECEs, means, by the one p that answers the question.
+    """Return the verdict on a result, or on a comparison of two ECEs, based on one p-value.
 
-    The p of a result combines several tests of calibration; the ECE beside it says how much, not whether.
+    The p-value of a result combines several tests of calibration. It says whether the model is miscalibrated; the ECE
+    says by how much.
     """
     return _of_result(found) if isinstance(found, Result) else _of_comparison(found)
 
 
 def show_p(p: float | None) -> str:
-    """A p-value as a reader wants it: ``= 0.012`` or ``< 0.001``; nothing for None."""
+    """Format a p-value: ``= 0.012`` or ``< 0.001``; return an empty text for None."""
     return "" if p is None else "< 0.001" if p < 0.001 else f"= {p:.3f}"
 
 
 def direction(result: Result) -> str:
-    """Which way a model errs, and whether in part the other way too."""
+    """Say whether a model is overconfident, underconfident, or partly both."""
     over, under = (result.get(name) or 0.0 for name in ("overconfidence", "underconfidence"))
     ways = ("overconfident", "underconfident") if over >= under else ("underconfident", "overconfident")
     return f"mostly {ways[0]}, in part {ways[1]}" if min(over, under) > BOTH * (over + under) else ways[0]
@@ -80,7 +81,7 @@ def _of_comparison(found: Difference) -> Verdict:
 
 
 def remarks(result: Result) -> list[str]:
-    """What a reader of the numbers should know."""
+    """Return remarks that help to interpret the numbers."""
     found = []
     if result.bounds:
         off = ", ".join(f"{metric(name).label} by {100 * bound:.4f} %" for name, bound in result.bounds.items())

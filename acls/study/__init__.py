@@ -1,1 +1,1 @@
-"""Many runs: methods and seeds of a recipe, measured, calibrated, stored and compared."""
+"""Studies: train the methods and seeds of a recipe, and measure, calibrate, store and compare the runs."""

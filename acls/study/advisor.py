@@ -1,4 +1,4 @@
-"""Which epoch of a run to keep: the choice of the checkpoint moves the ECE more than many methods do."""
+"""Advise which epoch of a run to keep: the choice of the checkpoint changes the ECE more than many methods do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NUMBERS = ("accuracy", "nll", "ece", "ece_after_temperature")
 
 
 class Measured(Protocol):
-    """Anything with the two numbers that a front is made of."""
+    """An object with an accuracy and an ECE, the two numbers of a Pareto front."""
 
     @property
     def accuracy(self) -> float: ...
@@ -29,10 +29,10 @@ P = TypeVar("P", bound=Measured)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """An epoch's numbers on the validation part."""
+    """The metrics of one epoch on the validation part."""
 
     epoch: int
-    """From 1, as a reader counts."""
+    """The number of the epoch, from 1."""
     accuracy: float
     nll: float
     ece: float
@@ -42,35 +42,35 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Choice:
-    """A way to choose, and the epoch that it chooses."""
+    """A rule for choosing an epoch, and the epoch that it chooses."""
 
     name: str
     when: str
-    """What it is good for."""
+    """When to use the rule."""
     keep: Checkpoint
 
 
 @dataclass(frozen=True)
 class CheckpointAdvice:
-    """The epochs, those not beaten in accuracy and ECE at once, and what each rule would keep."""
+    """The epochs, those on the Pareto front of accuracy and ECE, and the epoch that each rule would keep."""
 
     epochs: tuple[Checkpoint, ...]
     front: tuple[Checkpoint, ...]
-    """By ascending accuracy."""
+    """Sorted by ascending accuracy."""
     close: tuple[Checkpoint, ...]
-    """Those whose accuracy is within a standard error of the best: accuracy alone cannot tell them apart."""
+    """Epochs with an accuracy within one standard error of the best: accuracy alone cannot distinguish them."""
     rules: tuple[Choice, ...]
 
 
 def read_history(run: str | Path) -> list[dict[str, float]]:
-    """The rows of a run's metrics.csv."""
+    """Read the rows of the metrics.csv of a run."""
     if not Path(run, METRICS).is_file():
         raise InputError(f"{run} is not the folder of a run with finished epochs: there is no {METRICS}")
     return RunFiles(Path(run), "").history()
 
 
 def advise(run: str | Path | Sequence[Mapping[str, float]]) -> CheckpointAdvice:
-    """Weigh the epochs of a run, given by its folder or its history; of equals the first is kept."""
+    """Compare the epochs of a run, given by its folder or its history; of equal epochs, the first is chosen."""
     history = read_history(run) if isinstance(run, str | Path) else run
     if not history:
         raise InputError("there is no finished epoch to choose from")
@@ -100,9 +100,10 @@ def advise(run: str | Path | Sequence[Mapping[str, float]]) -> CheckpointAdvice:
 
 
 def unbeaten(points: Sequence[P]) -> tuple[P, ...]:
-    """The points that none beats, by being no worse in accuracy and ECE and better in one; by ascending accuracy.
+    """Return the points of the Pareto front of accuracy and ECE, sorted by ascending accuracy.
 
-    Of several with the same numbers the first stands for all.
+    A point is on the front if no other point is at least as good in both and better in one. Of several points with the
+    same numbers, only the first is returned.
     """
     front: list[P] = []
     for point in sorted(points, key=lambda one: (-one.accuracy, one.ece)):

@@ -1,8 +1,8 @@
-"""The engine of a Ray cluster, whose machines need no disk in common.
+"""The engine for a Ray cluster, whose machines do not need a shared disk.
 
-A task with a folder of its own (`Placed`) works in it where its machine sees the very same folder. Elsewhere the
-folder's files go there with the task, and those that it writes come back while it runs: a machine that is lost costs
-what was done since, and a study is whole on the machine that asked for it.
+A task with its own folder (`Placed`) works directly in this folder if its machine can access it. Otherwise the files of
+the folder are sent with the task, and the files that the task writes are sent back while it runs. If a machine is lost,
+only the work since the last transfer is lost. The machine that started the study has all its files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from acls.study.engine import GRACE, Engine, Lost, cores, threads_each, work_off
 T = TypeVar("T")
 R = TypeVar("R")
 EVERY = 10.0
-"""Seconds between two looks for files that a task has written."""
+"""Seconds between two checks for files that a task has written."""
 
 
 @runtime_checkable
@@ -34,34 +34,34 @@ class Placed(Protocol):
 
     @property
     def place(self) -> Path:
-        """The folder or file, absolute."""
+        """Return the absolute path of the folder or file."""
 
     def below(self, root: Path) -> Self:
-        """The same task with its place below another root."""
+        """Return the same task with its path under another root."""
 
 
 @dataclass(frozen=True)
 class Home:
-    """Where a task's files are on the machine that asks for it."""
+    """The location of the files of a task on the machine that submits it."""
 
     proof: Path
     stamp: tuple[int, int]
-    """Size and time of the proof: a machine that sees the same sees the same folder."""
+    """Size and time of the proof file: a machine that reads the same values can access the same folder."""
     files: Any
-    """In a list, a reference to their content by name ("" for a file); empty for a task that may work in place."""
+    """A list with a reference to the contents by name ("" for a file); empty if the task may work in place."""
     number: int
-    """Of the task."""
+    """The number of the task."""
     queue: Any
-    """Takes back what the task writes elsewhere."""
+    """Returns the files that the task writes on another machine."""
 
 
 class _Elsewhere:
-    """What a machine answers that does not see a task's files, and did not get them."""
+    """The answer of a machine that cannot access the files of a task and did not receive them."""
 
 
 @dataclass(frozen=True)
 class Ray(Engine):
-    """A Ray cluster, or one started on this machine for the time being; ``auto`` is the one the environment names."""
+    """A Ray cluster, or a temporary one on this machine; ``auto`` is the cluster that the environment names."""
 
     address: str | None
 
@@ -115,7 +115,7 @@ class Ray(Engine):
                 yield from work_off(begin, finished, len(tasks), self.workers)
             finally:
                 for reference in running:
-                    ray.cancel(reference)  # as Ctrl-C would: training saves its state
+                    ray.cancel(reference)  # like Ctrl-C: training saves its state
                 if running:
                     ray.wait(list(running), num_returns=len(running), timeout=GRACE)
                     post.receive()
@@ -134,18 +134,18 @@ def _connected(address: str | None, **settings: Any) -> Any:
 
 
 class _Post:
-    """The files of tasks, on the machine that asks for them."""
+    """The files of tasks, on the machine that submits them."""
 
     def __init__(self, stack: contextlib.ExitStack, put: Callable[[Any], Any]) -> None:
         self.put, self.stack = put, stack
         self.queue: Any = None
-        """Made with the first task that has files."""
+        """Created for the first task that has files."""
         self.places: dict[int, Path] = {}
         self.apart: set[int] = set()
-        """Tasks that were sent to a machine which does not see their files."""
+        """Tasks that were sent to a machine that cannot access their files."""
 
     def of(self, number: int, task: Any) -> Home | None:
-        """What goes with a task that has files: where they are, and how to send those it writes back."""
+        """Return the location of the files of a task and how to send files back; None if the task has no files."""
         if not isinstance(task, Placed):
             return None
         if self.queue is None:
@@ -164,7 +164,7 @@ class _Post:
         return Home(proof, _stamp(proof), files, number, self.queue)
 
     def receive(self) -> None:
-        """Write what has come; a list of names instead of content says which files there are at the end."""
+        """Write the files that were received; a list of names instead of contents names the files that remain."""
         for number, name, content in self.queue.get_nowait_batch(self.queue.qsize()) if self.queue else ():
             if isinstance(content, bytes):
                 with atomic_write(self.places[number] / name) as temporary:
@@ -177,13 +177,13 @@ class _Post:
 
 @contextlib.contextmanager
 def _sending(home: Home, place: Path) -> Iterator[None]:
-    """Send files home as they change, at last all that have."""
+    """Send files back as they change, and at the end all remaining changes."""
     known = {name: _stamp(file) for name, file in _files(place)}
     ended = threading.Event()
 
     def send() -> None:
         for name, file in _files(place):
-            with contextlib.suppress(FileNotFoundError):  # replaced or removed meanwhile: looked at the next time
+            with contextlib.suppress(FileNotFoundError):  # replaced or removed meanwhile: check again next time
                 stamp, content = _stamp(file), file.read_bytes()
                 if known.get(name) != stamp:
                     home.queue.put((home.number, name, content))
@@ -223,7 +223,7 @@ def _on_ray(function: Callable[[Any], Any], task: Any, threads: int, home: Home 
 
 
 def _files(place: Path) -> list[tuple[str, Path]]:
-    """The files below a folder by their relative names, without hidden ones: locks, and such as are being written."""
+    """Return the files under a folder by relative name, without hidden files, such as locks and temporary files."""
     found = sorted(file for file in place.rglob("*") if file.is_file() and not file.name.startswith("."))
     return [(file.relative_to(place).as_posix(), file) for file in found]
 

@@ -1,8 +1,8 @@
-"""Where the work of a study is done: ``engine.map(function, tasks)``, in processes of this machine or on a Ray cluster.
+"""Run the tasks of a study in processes of this machine or on a Ray cluster: ``engine.map(function, tasks)``.
 
-Both give the same results: a task runs with the same number of threads, whoever runs it. A worker that dies in a task,
-by a signal or for want of memory, is replaced and the task tried again, so tasks go on where they were rather than
-start over. What a task itself raises is raised here, and ends the rest.
+Both engines give the same results, because a task uses the same number of threads on each. If a worker process dies
+during a task, by a signal or because of missing memory, it is replaced and the task is tried again. Tasks should
+therefore continue from their last state. An error that a task raises is raised here, and the other tasks are stopped.
 """
 
 from __future__ import annotations
@@ -32,36 +32,36 @@ _log = logging.getLogger(__name__)
 
 ENGINES = ("local", "ray")
 TRIES = 3
-"""How often a task is begun at most."""
+"""Largest number of attempts per task."""
 GRACE = 30.0
-"""Seconds that interrupted tasks have to save their state."""
+"""Seconds that interrupted tasks get to save their state."""
 
 
 class TaskFailed(RuntimeError):
-    """The worker's traceback, as the cause of the error that a task raised."""
+    """The traceback in the worker, set as the cause of the error that a task raised."""
 
 
 @dataclass(frozen=True)
 class Engine(ABC):
-    """Maps a function over tasks; both must be picklable, the function by its name in a module."""
+    """Maps a function over tasks; both must be picklable, and the function must be importable from a module."""
 
     workers: int
     threads: int
-    """Of each worker."""
+    """Number of threads per worker."""
 
     @abstractmethod
     def map(self, function: Callable[[T], R], tasks: Sequence[T]) -> Generator[tuple[int, R], None, None]:
-        """Give the number of each task with its result, as they finish.
+        """Yield the number and the result of each task, in the order in which they finish.
 
-        Whoever stops iterating, by Ctrl-C or an error, interrupts the tasks under way, which may save their state.
+        If the iteration stops, by Ctrl-C or an error, the running tasks are interrupted and can save their state.
         """
 
 
 def make_engine(name: str = "local", *, workers: int | None = None, address: str | None = None) -> Engine:
-    """The engine of that name, by default with a worker for every core and one thread each.
+    """Return the engine with that name, by default with one worker per core and one thread per worker.
 
-    Fewer workers have more threads each, unless OMP_NUM_THREADS says how many. The number of threads does not depend on
-    that of the tasks: what was computed before a break and what is computed after it have the same bits.
+    With fewer workers, each has more threads, unless OMP_NUM_THREADS sets the number. The number of threads does not
+    depend on the number of tasks, so a study that was interrupted and continued gives the same bits.
     """
     if name not in ENGINES:
         raise InputError(f"there is no engine {name!r}{suggest(name, ENGINES)}")
@@ -78,13 +78,13 @@ def make_engine(name: str = "local", *, workers: int | None = None, address: str
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
 class Local(Engine):
-    """Processes of this machine, each with a pipe to this one; on a machine with GPUs each has one to itself."""
+    """Processes on this machine, each with a pipe to this process; on a machine with GPUs, each has its own GPU."""
 
     def map(self, function: Callable[[T], R], tasks: Sequence[T]) -> Generator[tuple[int, R], None, None]:
         idle: list[_Worker] = []
@@ -94,11 +94,11 @@ class Local(Engine):
             taken = {worker.slot for worker in (*idle, *(worker for worker, _ in busy.values()))}
             worker = idle.pop() if idle else _Worker(function, min({*range(self.workers)} - taken), self.threads)
             busy[worker.pipe] = worker, number
-            with contextlib.suppress(BrokenPipeError):  # one that is dead already is found so when asked for a result
+            with contextlib.suppress(BrokenPipeError):  # a dead worker is detected when its result is read
                 worker.pipe.send(tasks[number])
 
         def finished() -> Iterator[tuple[int, Any]]:
-            # A pipe shows who is done and who is dead: that of a dead worker is at its end.
+            # A pipe is ready if its worker has a result or is dead; the pipe of a dead worker is at its end.
             for worker, number in [busy[pipe] for pipe in connection.wait(list(busy))]:
                 try:
                     well, value, trace = pickle.loads(worker.pipe.recv_bytes())
@@ -121,7 +121,7 @@ class Local(Engine):
 
 @dataclass(frozen=True)
 class Here(Engine):
-    """This process: nothing needs to be picklable, and a notebook's own classes will do."""
+    """Runs tasks in this process: nothing needs to be picklable, so classes defined in a notebook work."""
 
     def map(self, function: Callable[[T], R], tasks: Sequence[T]) -> Generator[tuple[int, R], None, None]:
         for number, task in enumerate(tasks):
@@ -130,7 +130,7 @@ class Here(Engine):
 
 @dataclass(frozen=True)
 class Lost:
-    """What comes of a task whose worker ended without a result: how it ended."""
+    """The result of a task whose worker ended without a result: the way in which it ended."""
 
     how: str
 
@@ -138,9 +138,9 @@ class Lost:
 def work_off(
     begin: Callable[[int], None], finished: Callable[[], Iterable[tuple[int, Any]]], count: int, workers: int
 ) -> Generator[tuple[int, Any], None, None]:
-    """Begin so many tasks as workers are free, and give the results; one whose worker was lost is begun again.
+    """Start a task for each free worker, and yield the results; a task whose worker was lost is started again.
 
-    ``finished`` waits for the next tasks to end, and raises what a task raised.
+    ``finished`` waits until more tasks end, and raises the error that a task raised.
     """
     waiting, tries, busy = deque(range(count)), [0] * count, 0
     while waiting or busy:
@@ -165,23 +165,23 @@ def work_off(
 
 
 class _Worker:
-    """A process that works off one task at a time, with a GPU if there are any."""
+    """A process that runs one task at a time, with its own GPU if there are any."""
 
     def __init__(self, function: Callable[[Any], Any], slot: int, threads: int) -> None:
         context, devices = multiprocessing.get_context("spawn"), _gpus() or [""]
         self.slot = slot
         self.pipe, theirs = context.Pipe()
-        # Not a daemon: those may not have children, which loaders of data are.
+        # Not a daemon: a daemon may not have child processes, and data loaders use them.
         arguments = (function, theirs, threads, devices[slot % len(devices)])
         self.process = context.Process(target=_work, args=arguments, daemon=False)
         self.process.start()
         theirs.close()
 
     def stop(self, grace: float) -> int | None:
-        """Let the worker end, at last by force; returns how it ended."""
+        """Wait until the worker ends, kill it after ``grace`` seconds, and return its exit code."""
         self.pipe.close()
         self.process.join(grace)
-        self.process.kill()  # does nothing to one that has ended
+        self.process.kill()  # has no effect on a process that has ended
         self.process.join()
         code = self.process.exitcode
         self.process.close()
@@ -189,7 +189,7 @@ class _Worker:
 
 
 def _dismiss(idle: Sequence[_Worker], busy: Sequence[_Worker]) -> None:
-    """End all workers; those under way are asked to stop, which training takes as a call to save its state."""
+    """End all workers; busy workers are asked to stop, so that training can save its state."""
     try:
         for worker in busy:
             worker.process.terminate()
@@ -197,14 +197,14 @@ def _dismiss(idle: Sequence[_Worker], busy: Sequence[_Worker]) -> None:
             worker.stop(GRACE if worker in busy else 1.0)
     except KeyboardInterrupt:
         for worker in (*busy, *idle):
-            with contextlib.suppress(ValueError):  # closed: ended before
+            with contextlib.suppress(ValueError):  # closed: it has ended already
                 worker.process.kill()
         raise
 
 
 def _work(function: Callable[[Any], Any], pipe: connection.Connection, threads: int, device: str) -> None:
-    """Work off tasks until the pipe closes."""
-    # Ctrl-C is for the parent, which then asks for a stop once; it would reach this process too, in the same group.
+    """Run tasks until the pipe closes."""
+    # Ignore Ctrl-C: this process is in the same group, but the parent handles it and asks for one stop.
     with contextlib.suppress(PermissionError):
         os.setsid()
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -215,7 +215,7 @@ def _work(function: Callable[[Any], Any], pipe: connection.Connection, threads: 
         while True:
             task = pipe.recv()
             try:
-                # Plain bytes: the pipe's own pickling would leave tensors in shared memory that ends with this process.
+                # Send bytes: the pipe's own pickling would put tensors in shared memory, which ends with this process.
                 answer = pickle.dumps((True, function(task), ""))
             except KeyboardInterrupt:
                 raise
@@ -225,13 +225,13 @@ def _work(function: Callable[[Any], Any], pipe: connection.Connection, threads: 
 
 
 def threads_each(workers: int, available: int | None = None) -> int:
-    """Threads of each worker: what OMP_NUM_THREADS says, or else its share of the available cores."""
+    """Return the number of threads per worker: OMP_NUM_THREADS, or else its share of the available cores."""
     said = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
     return int(said) if said.isdecimal() and int(said) else max(1, (available or cores()) // workers)
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent is gone, also by SIGKILL: nobody would take its result."""
+    """End this process when its parent ends, even by SIGKILL: nobody would read its result."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])
@@ -247,6 +247,6 @@ def _sendable(error: BaseException) -> BaseException:
 
 
 def _gpus() -> list[str]:
-    """The GPUs that this process may use, by the names that CUDA knows them by."""
+    """Return the CUDA names of the GPUs that this process may use."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     return visible.split(",") if visible else [str(number) for number in range(torch.cuda.device_count())]

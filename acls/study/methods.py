@@ -1,4 +1,4 @@
-"""Methods of a study: a loss, or a way of training or predicting that changes the recipe, on any loss."""
+"""Methods of a study: a loss, or a technique of training or prediction that changes the recipe, with any loss."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Technique:
 
     about: str
     fields: Mapping[str, tuple[str, Any]]
-    """By the field's name: the setting of the recipe that it is, and its default."""
+    """For each field name: the setting of the recipe that the field sets, and its default."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    """Settings that make the method what it is."""
+    """Settings with fixed values that define the method."""
 
     @property
     def settings(self) -> set[str]:
-        """The settings that the method decides on."""
+        """The names of the settings that the method sets."""
         return {*self.fixed, *(setting for setting, _ in self.fields.values())}
 
 
@@ -42,18 +42,18 @@ TECHNIQUES = {
 
 @dataclass(frozen=True)
 class MethodList:
-    """Every method; of each loss its type, title, paper, and the fields with their defaults."""
+    """All methods; each loss has its type, title, paper, and fields with their defaults."""
 
     losses: Mapping[str, dict[str, Any]]
     techniques: Mapping[str, Technique]
 
     def as_json(self) -> dict[str, Any]:
-        """What `acls methods --json` prints."""
+        """Return what `acls methods --json` prints."""
         return dict(self.losses)
 
 
 def list_methods() -> MethodList:
-    """Return every loss and technique, with what is known of it: `acls methods`."""
+    """Return all losses and techniques with their descriptions: `acls methods`."""
     common = {"name", *(field.name for field in fields(Loss))}
     losses = {}
     for name, kind in REGISTRY.items():
@@ -67,18 +67,18 @@ class Method:
     """A method applied to a recipe."""
 
     name: str
-    """As one would write it, with the fields that differ from their defaults."""
+    """The method as a user would write it, with the fields that differ from their defaults."""
     recipe: Recipe
 
 
 def methods_of(recipe: Recipe, methods: str | Iterable[Spec]) -> list[Method]:
-    """The methods, each once, as in ``"CE, ACLS(margin=6), CutMix(base=ACLS)"``; ``paper`` and ``all`` are groups."""
+    """Parse ``"CE, ACLS(margin=6), CutMix(base=ACLS)"`` or specs, without duplicates; groups are ``paper``, ``all``."""
     specs = parse(methods, "method", GROUPS) if isinstance(methods, str) else methods
     return list({method.name: method for method in (method_of(recipe, spec) for spec in specs)}.values())
 
 
 def method_of(recipe: Recipe, spec: Spec) -> Method:
-    """The method applied to the recipe, whose protocol sets the fields that were not given, such as a margin."""
+    """Apply a method to a recipe; the recipe's protocol sets fields that were not given, such as the margin."""
     name = find(spec.name, (*REGISTRY, *TECHNIQUES), "method")
     if name in REGISTRY:
         changed = replace(recipe, loss=recipe.loss.with_spec(spec))
@@ -99,7 +99,7 @@ def method_of(recipe: Recipe, spec: Spec) -> Method:
 
 
 def restated(method: str, loss: Mapping[str, Any]) -> str:
-    """The name of a stored method by the defaults of today, from the settings that its loss was recorded with."""
+    """Return the name of a stored method under the current defaults, from the recorded settings of its loss."""
     spec = Spec.of(method)
     if spec.name in TECHNIQUES:
         base = spec.fields.get("base")
@@ -112,6 +112,6 @@ def restated(method: str, loss: Mapping[str, Any]) -> str:
 
 
 def decided_by(method: str) -> set[str]:
-    """The settings, apart from the loss, that a method so named decides on itself."""
+    """Return the settings, other than the loss, that the method with this name sets itself."""
     names = Spec.of(method).names()
     return {setting for name, technique in TECHNIQUES.items() if name in names for setting in technique.settings}

@@ -1,4 +1,4 @@
-"""A data set of many files, counted by several processes or machines: sums add up, so the result is the same."""
+"""Count a data set of many files by several processes or machines; the sums, and so the result, are the same."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from acls.study.engine import Engine
 
 @dataclass(frozen=True)
 class FileTask:
-    """A file of the data set, and how to count it."""
+    """A file of the data set, and the settings for counting it."""
 
     place: Path
     columns: Columns
     first: int
-    """The number of its first row in the whole."""
+    """The number of its first row in the whole data set."""
     by_group: bool
     settings: dict[str, Any]
 
     def below(self, root: Path) -> FileTask:
-        """The same task with its file below another root, as on a machine without a disk in common."""
+        """Return the same task with its file under another root, for a machine without a shared disk."""
         return replace(self, place=root / self.place.relative_to("/"))
 
 
 def count_parts(batches: Batches, engine: Engine, *, by_group: bool = False, **settings: Any) -> Counts:
-    """Count every file of a data set by a task of its own; ``settings`` are the fields of `Counts`.
+    """Count each file of a data set in its own task; ``settings`` are the fields of `Counts`.
 
-    Rows are numbered as in one pass, so intervals and comparisons are those of one pass too.
+    Rows have the same numbers as in one pass, so intervals and comparisons are the same as in one pass.
     """
     if settings.get("by_image"):
         raise InputError("images may go from one part on to the next, so --by image needs one process: no --workers")

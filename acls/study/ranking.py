@@ -1,7 +1,7 @@
-"""Which method is best, and whether that is more than chance.
+"""Find the best method, and test whether it is better by more than chance.
 
-Two things make a difference of two methods uncertain: which samples the test set happens to hold, and which networks
-the seeds happen to give. Both are in every interval and p-value here: see `acls.metrics.significance.over_seeds`.
+The difference between two methods is uncertain for two reasons: the test set is a random sample, and the networks
+depend on random seeds. Every interval and p-value here includes both: see `acls.metrics.significance.over_seeds`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from acls.results.details import Resampled
 Methods = Mapping[str, Mapping[int, Record]]
 """Records by method and seed."""
 PRIMARY = "ece"
-"""The metric of the question that is asked beforehand: which networks, as they are, have the least of it."""
+"""The metric of the primary question: which networks, without a post-hoc method, have the lowest value?"""
 
 
 @dataclass(frozen=True)
 class Ranked(Ranking):
-    """The best method by a metric, among those after the same post-hoc method, against all others.
+    """The best method by a metric, among results after the same post-hoc method, compared with all others.
 
-    Its ``p`` is corrected for the other rankings, unless it answers the question that was asked beforehand.
+    Its ``p`` is corrected for the number of rankings, unless it answers the primary question.
     """
 
     metric: str
@@ -40,7 +40,7 @@ class Ranked(Ranking):
     baseline: str
     """The first method."""
     scaled: Mapping[str, SeedDifference]
-    """Of networks as they are: the baseline after each post-hoc method minus itself, corrected for their number."""
+    """Without a post-hoc method only: the baseline after each one minus the baseline, corrected for their number."""
 
     @property
     def significant(self) -> bool:
@@ -52,16 +52,16 @@ class Ranked(Ranking):
 
     @property
     def difference(self) -> float:
-        """The best minus the next."""
+        """The value of the best method minus that of the second best."""
         return self.against[self.next].value
 
 
 def rank(records: Sequence[Record], metrics: Sequence[str]) -> list[Ranked]:
-    """Find the best by each metric and test it against all others, seed by seed and on the same samples.
+    """Find the best method by each metric and test it against all others, paired by seed and on the same samples.
 
-    Files of predictions, which have no seeds, are tested on their samples alone. A metric that some method lacks is
-    left out, and so is one that cannot be tested. One question is asked beforehand: the ECE of the networks as they
-    are. What else is ranked is looked at besides, so that its p-values are corrected by Holm for their number.
+    Files of predictions have no seeds and are tested on their samples only. A metric that some method lacks, or that
+    cannot be tested, is left out. There is one primary question: the ECE of the networks without a post-hoc method. All
+    other rankings are secondary, and their p-values are corrected for their number by Holm's method.
     """
     groups: dict[str, dict[str, dict[int, Record]]] = {}
     for one in records:
@@ -79,7 +79,7 @@ def rank(records: Sequence[Record], metrics: Sequence[str]) -> list[Ranked]:
 
 
 def _ranked(posthoc: str, methods: Methods, metrics: Sequence[str], after: Methods) -> Iterator[Ranked]:
-    """The best by each metric among methods after one post-hoc method, p-values not yet corrected."""
+    """Find the best method by each metric after one post-hoc method; the p-values are not yet corrected."""
     group, baseline = {**methods, **after}, next(iter(methods))
     files = all(one.seed is None for seeds in group.values() for one in seeds.values())
 
@@ -106,10 +106,11 @@ def _ranked(posthoc: str, methods: Methods, metrics: Sequence[str], after: Metho
 def difference(
     first: Sequence[Record], second: Sequence[Record], metric: str, *, level: float = CONFIDENCE
 ) -> SeedDifference | None:
-    """Compare the records of two methods, seed by seed and on the same samples; None where they have no common seed.
+    """Compare the records of two methods, paired by seed and on the same samples; None if they have no common seed.
 
-    Records without resamples are compared by their own intervals, as if each method had been tested on samples of its
-    own: wider. With one seed nothing is known of others, so the interval is infinite.
+    Records without resamples are compared by their own intervals, as if each method had been tested on different
+    samples; this gives a wider interval. With one seed, the variation between seeds is unknown, and the interval is
+    infinite.
     """
     group = {name: {one.seed or 0: one for one in some} for name, some in (("one", first), ("other", second))}
     values = values_of(group, metric)
@@ -118,13 +119,13 @@ def difference(
         return None
     mine, theirs = ([values[name][seed] for seed in seeds] for name in group)
     pairs = [(group["one"][seed], group["other"][seed]) for seed in seeds]
-    # A share moves in steps of one sample.
+    # A share changes in steps of one sample.
     step = 1 / pairs[0][0].n if metric_of(metric).kind == "share" else 0.0
     return over_seeds(mine, theirs, _deviation(pairs, metric), resolution=step, level=level)
 
 
 def values_of(group: Methods, metric: str) -> dict[str, dict[int, float]]:
-    """The values of a metric by method and seed: debiased where all have such an estimate, else the plain ones."""
+    """Return the values of a metric by method and seed: debiased if all records have such estimates, else plain."""
     found = {
         method: {seed: one.result.estimates[metric] for seed, one in seeds.items() if metric in one.result.estimates}
         for method, seeds in group.items()
@@ -138,12 +139,12 @@ def values_of(group: Methods, metric: str) -> dict[str, dict[int, float]]:
 
 
 def resamples_of(record: Record) -> Resampled | None:
-    """The resamples that a record carries."""
+    """Return the resamples of a record, or None."""
     return None if record.result.details is None else record.result.details.resamples
 
 
 def _on_samples(mine: Result, theirs: Result, level: float) -> dict[str, SeedDifference]:
-    """Two files of predictions, compared on their samples; nothing where what that needs was not kept."""
+    """Compare two files of predictions on their samples; return nothing if the needed sums were not kept."""
     if mine.suite is None or theirs.suite is None or mine.blocks is None or theirs.blocks is None:
         return {}
     compared = compare((mine.suite, mine.blocks), (theirs.suite, theirs.blocks), level=level)
@@ -155,7 +156,7 @@ def _on_samples(mine: Result, theirs: Result, level: float) -> dict[str, SeedDif
 
 
 def _deviation(pairs: Sequence[tuple[Record, Record]], metric: str) -> float:
-    """The standard deviation, over test samples, of the mean difference of two methods' records, seed by seed."""
+    """Return the standard deviation over test samples of the mean difference of two methods, paired by seed."""
     total = torch.zeros(())
     for pair in pairs:
         mine, theirs = (resamples_of(record) for record in pair)

@@ -1,8 +1,8 @@
-"""The runs of a study: methods and seeds of a recipe, trained, measured, and measured again after calibration.
+"""The runs of a study: train the methods and seeds of a recipe, and measure them before and after calibration.
 
-A cell is one method with one seed. What it leaves is in a run folder, as `acls train` writes it, with the fitted
-calibrators beside; what it measured is in the store. A cell that is stored is not touched again, one that was broken
-off goes on from its last checkpoint.
+A cell is one method with one seed. Its files are in a run folder, as `acls train` writes it, together with the fitted
+calibrators. Its metrics are in the store. A cell that is in the store is not changed again. A cell that was interrupted
+continues from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -40,37 +40,37 @@ from acls.train.progress import progress_bar
 
 NONE = "none"
 FREE = {"loss", "seed", *NEUTRAL} - {"data.root", "model.weights"}
-"""Settings in which the runs of a study may differ: what is compared, and what changes results in their last bits."""
+"""Settings that may differ between runs of a study: those compared, and those that change only the last bits."""
 EVERY = 0.5
-"""Seconds between looks at the run folders."""
+"""Seconds between two checks of the run folders."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One method with one seed: what to train, where, and after which post-hoc methods to measure."""
+    """One method with one seed: the recipe to train, its folder, and the post-hoc methods to measure."""
 
     recipe: Recipe
     method: str
     folder: str
-    """Of the study, absolute: a worker may have another working folder."""
+    """The absolute path of the study: a worker may have another working folder."""
     run: str
     posthoc: tuple[Calibrator | None, ...]
-    """None for the network as it is."""
+    """The post-hoc methods to measure; None is the network without one."""
     given: Given | None = None
-    """The model and the data, where they were handed over in Python."""
+    """The model and the data, if they were passed in Python."""
 
     @property
     def place(self) -> Path:
         return Path(self.folder, self.run)
 
     def below(self, root: Path) -> Cell:
-        """The same cell with the study's folder below another root, as on a machine without a disk in common."""
+        """Return the same cell with the study's folder under another root, for a machine without a shared disk."""
         return replace(self, folder=str(root / Path(self.folder).relative_to("/")))
 
 
 @dataclass(frozen=True)
 class Failed:
-    """A cell whose training cannot go on, and why."""
+    """A cell whose training cannot continue, and the reason."""
 
     method: str
     seed: int
@@ -84,10 +84,10 @@ def plan(
     seeds: Iterable[int],
     posthoc: str | Iterable[Calibrator] = NONE,
 ) -> list[Cell]:
-    """The cells of a study, seed by seed, so that a study broken off has compared all methods on some.
+    """Return the cells of a study, ordered by seed, so that an interrupted study has all methods for some seeds.
 
-    ``methods`` may be text as in `acls.study.methods`, ``posthoc`` as in ``"temperature, ETS(objective=nll)"``; the
-    network as it is always is measured.
+    ``methods`` may be text as in `acls.study.methods`, and ``posthoc`` may be text such as
+    ``"temperature, ETS(objective=nll)"``. The network without a post-hoc method is always measured.
     """
     if isinstance(posthoc, str):
         posthoc = [make_calibrator(spec) for spec in parse(posthoc, "calibrator", {NONE: ()})]
@@ -102,7 +102,7 @@ def plan(
 
 
 def run_study(cells: Sequence[Cell], engine: Engine, *, wait: bool = False, show: bool = False) -> list[Failed]:
-    """Work off what is not stored yet, store it, and return the cells that failed; ``show`` a bar on the terminal."""
+    """Run and store the cells that are not stored yet; return those that failed. ``show`` displays a progress bar."""
     store, failed = Store(cells[0].folder, create=True), list[Failed]()
     with store.lock(wait=wait):
         _check_settings(cells, store.rows())
@@ -119,17 +119,17 @@ def run_study(cells: Sequence[Cell], engine: Engine, *, wait: bool = False, show
 
 
 class Progress:
-    """How far the cells are, by the metrics.csv of their runs: whoever trains them, wherever, has one there."""
+    """The progress of the cells, read from the metrics.csv files of their runs, so it works with every engine."""
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         self.cells = cells
         self.finished: set[str] = set()
-        """The runs that are done, by the word of who works them off."""
+        """The runs that the engine has reported as done."""
 
     def look(self) -> tuple[int, str]:
-        """The epochs done, and what is going on: cells are begun in order, so the first unfinished one is under way.
+        """Return the number of finished epochs, and a text about the first unfinished cell, which is running.
 
-        A run that ended before its last epoch counts as whole.
+        Cells are started in order. A run that ended before its last epoch counts as complete.
         """
         epochs = {
             cell.run: cell.recipe.epochs if cell.run in self.finished else epochs_of(RunFolder(cell.place).metrics)
@@ -144,13 +144,13 @@ class Progress:
 
     @contextmanager
     def shown(self, *, show: bool) -> Iterator[None]:
-        """A bar on the terminal for the time being; none without a terminal or rich, and where ``show`` is False."""
-        # A run is slow to begin, so the speed is averaged over minutes.
+        """Show a progress bar during the block; no bar without a terminal or rich, or if ``show`` is False."""
+        # A run starts slowly, so the speed is averaged over minutes.
         bar = progress_bar(stderr=True, speed_estimate_period=300) if show and sys.stderr.isatty() else None
         if bar is None or not self.cells:
             yield
             return
-        before, told = self.look()  # epochs done before tell nothing about the speed, and are not counted
+        before, told = self.look()  # epochs done before say nothing about the speed and are not counted
         task = bar.add_task(told, total=max(sum(cell.recipe.epochs for cell in self.cells) - before, 1))
         over = threading.Event()
 
@@ -168,14 +168,14 @@ class Progress:
 
 
 def epochs_of(metrics: Path) -> int:
-    """How many epochs a run has finished, by its metrics.csv."""
+    """Return the number of finished epochs of a run, from its metrics.csv."""
     with suppress(FileNotFoundError):
         return max(metrics.read_bytes().count(b"\n") - 1, 0)
     return 0
 
 
 def missing(cells: Iterable[Cell], rows: Iterable[Row]) -> list[Cell]:
-    """The cells with what is not stored of them."""
+    """Return the cells that are not stored, each with only its missing post-hoc methods."""
     stored = {row.key for row in rows}
     rest = []
     for cell in cells:
@@ -186,7 +186,7 @@ def missing(cells: Iterable[Cell], rows: Iterable[Row]) -> list[Cell]:
 
 
 def chosen(cells: Sequence[Cell], rows: Iterable[Row]) -> list[Row]:
-    """The stored rows of the cells: those of one post-hoc method together, methods in the order of the cells."""
+    """Return the stored rows of the cells, grouped by post-hoc method, with the methods in the order of the cells."""
     stored = {row.key: row for row in rows}
     methods = list(dict.fromkeys(cell.method for cell in cells))
     wanted = [_blank(cell, one) for cell in cells for one in cell.posthoc]
@@ -196,10 +196,10 @@ def chosen(cells: Sequence[Cell], rows: Iterable[Row]) -> list[Row]:
 
 
 def run_cell(cell: Cell) -> list[Row] | Failed:
-    """Train, or go on training, and measure."""
+    """Train a cell, or continue its training, and measure it."""
     folder = RunFolder(cell.place)
     folder.path.mkdir(parents=True, exist_ok=True)
-    with hold(folder.path / ".lock", wait=True):  # a worker whose study was killed may still be about to end
+    with hold(folder.path / ".lock", wait=True):  # a worker of a killed study may not have ended yet
         try:
             if not folder.recipe.exists():
                 fit(cell.recipe, folder.path, show=False, given=cell.given)
@@ -211,15 +211,16 @@ def run_cell(cell: Cell) -> list[Row] | Failed:
 
 
 def outputs(folder: str | Path, row: Row) -> Predictions:
-    """The test predictions behind a row, calibrated where it is a row after a post-hoc method."""
+    """Return the test predictions of a row, calibrated if the row has a post-hoc method."""
     run = RunFiles(Path(folder), row.run)
     return _after(run, row.posthoc, run.test())
 
 
 def detailed(folder: str | Path, rows: Iterable[Row]) -> list[Row]:
-    """The rows with the sums, mistakes and resamples behind them, where the outputs are there.
+    """Return the rows with their sums, mistakes and resamples, if the outputs are available.
 
-    They are kept beside the outputs when a run is measured; an older run is measured again, from one reading.
+    These are stored beside the outputs when a run is measured. An older run is measured again, and its outputs are read
+    once.
     """
     found, test = [], lru_cache(1)(RunFiles.test)
     for row in rows:
@@ -235,12 +236,12 @@ def detailed(folder: str | Path, rows: Iterable[Row]) -> list[Row]:
 
 
 def evaluated(predictions: Predictions) -> Result:
-    """Evaluate predictions with all that a page and a ranking need; images, where there are any, are independent."""
+    """Evaluate predictions with the details for a page and a ranking; images, if any, are the independent units."""
     return replace(evaluate(predictions, by_image=None, detailed=True), blocks=None)
 
 
 def protocol(recipe: Recipe) -> dict[str, Any]:
-    """How the numbers of a recipe's runs are computed: two can be compared where this is the same."""
+    """Return how the metrics of a recipe's runs are computed; runs are comparable if this is equal."""
     return {
         "split": "test",
         "bins": BINS,
@@ -254,12 +255,12 @@ def protocol(recipe: Recipe) -> dict[str, Any]:
 
 
 def calibrator_name(calibrator: Calibrator | None) -> str:
-    """A calibrator as one would write it; `NONE` for none."""
+    """Return a calibrator as a user would write it; `NONE` for no calibrator."""
     return NONE if calibrator is None else written(calibrator)
 
 
 def _blank(cell: Cell, calibrator: Calibrator | None) -> Row:
-    """The row of a cell before anything is measured."""
+    """Return the row of a cell before anything is measured."""
     recipe, posthoc = cell.recipe, calibrator_name(calibrator)
     settings = {"recipe": to_plain(recipe), "loss": recipe.loss.build().settings()}
     empty, told = Result(0, {}), protocol(recipe)
@@ -267,7 +268,7 @@ def _blank(cell: Cell, calibrator: Calibrator | None) -> Row:
 
 
 def _rows(cell: Cell) -> list[Row]:
-    """Measure a finished run as it is and after each post-hoc method; each file of predictions is read once."""
+    """Measure a finished run before and after each post-hoc method; each file of predictions is read once."""
     run, test = RunFiles(Path(cell.folder), cell.run), lru_cache(1)(RunFiles.test)
     summary = json.loads(run.text(SUMMARY))
     seconds = sum(row["seconds"] for row in run.history())
@@ -282,7 +283,7 @@ def _rows(cell: Cell) -> list[Row]:
         blank = _blank(cell, one)
         (run.path / kept_file(blank.posthoc)).unlink(missing_ok=True)
         result = _measured(run, blank.posthoc, test)
-        if one is None:  # of whole label maps, which the saved predictions are a part of
+        if one is None:  # metrics of whole label maps; the saved predictions are only a part
             of_maps = [name for name, about in CATALOGUE.items() if about.needs == "maps" and name in summary["test"]]
             maps = {name: Estimate(summary["test"][name]) for name in of_maps}
             result = replace(result, estimates={**result.estimates, **maps})
@@ -292,7 +293,7 @@ def _rows(cell: Cell) -> list[Row]:
 
 
 def _measured(run: RunFiles, posthoc: str, test: Callable[[RunFiles], Predictions]) -> Result:
-    """The result after a post-hoc method: the one that is kept beside the outputs, or else made from them."""
+    """Return the result after a post-hoc method: the one stored beside the outputs, or else computed from them."""
     file = run.path / TEST
 
     def made() -> Result:
@@ -311,7 +312,7 @@ def _after(run: RunFiles, posthoc: str, predictions: Predictions) -> Predictions
 
 
 def refuse_other_settings(rows: Sequence[Row], stored: Iterable[Row], study: str, remedy: str) -> None:
-    """Raise where a study has stored runs of the same recipe with other settings than these rows."""
+    """Raise an error if a study has stored runs of the same recipe with settings that differ from these rows."""
     by_method = {(row.recipe, row.method): row for row in rows}
     by_recipe = {row.recipe: row for row in reversed(rows)}
     for old in stored:
@@ -319,7 +320,7 @@ def refuse_other_settings(rows: Sequence[Row], stored: Iterable[Row], study: str
         new = same or by_recipe.get(old.recipe)
         if new is None:
             continue
-        # What the method itself decides on can only be compared with the same method's.
+        # Settings that the method itself sets can only be compared with those of the same method.
         free = FREE if same else FREE | decided_by(new.method) | decided_by(old.method)
         before, now = flat(to_plain(from_plain(Recipe, old.settings["recipe"]))), flat(new.settings["recipe"])
         for name in now:
@@ -332,7 +333,7 @@ def refuse_other_settings(rows: Sequence[Row], stored: Iterable[Row], study: str
 
 
 def _check_settings(cells: Sequence[Cell], stored: Sequence[Row]) -> None:
-    """Raise where the folder holds runs with other settings, stored or begun, before anything is trained."""
+    """Raise an error, before any training, if the folder has stored or started runs with other settings."""
     study, remedy = f"the study in {cells[0].folder}", "pass the same settings to go on with it, or another --out"
     rows = [_blank(cell, None) for cell in cells]
     there = {row.run: row.method for row in stored}

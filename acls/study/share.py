@@ -1,6 +1,6 @@
-"""A study to send or publish in two files: all that tables, figures and the page are made of, without weights.
+"""Share a study as two files, which contain all data for tables, figures and the page, but no weights.
 
-Paths of data, weights and of a model's own file are reduced to the name of the file or folder.
+Paths of data, weights and a user's model file are shortened to the name of the file or folder.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from acls.study.runs import detailed, refuse_other_settings
 from acls.study.store import Row, RunFiles, Store, calibrator_file, kept_file, shared_files
 
 PLACES = ("data.root", "model.weights", "model.name")
-"""Settings of a recipe that hold paths, the last one of a file with the user's own model."""
+"""Settings of a recipe that contain paths; the last one may be a file with the user's own model."""
 HALF = 60_000.0
-"""Scores up to here are kept in half precision, whose largest number is 65,504."""
+"""Scores up to this value are stored in half precision, whose largest number is 65,504."""
 
 
 @dataclass(frozen=True)
 class Shared:
-    """A shared study: how many runs it holds, how many of them are new, and its size."""
+    """A shared study: the number of its runs, the number of new runs, and its size."""
 
     folder: str
     runs: int
@@ -48,15 +48,15 @@ class Shared:
 
 
 def share(folder: str | Path, out: str | Path, *, outputs: bool = True) -> Shared:
-    """Add the finished runs of a study to a shared one in another folder.
+    """Add the finished runs of a study to a shared study in another folder.
 
-    A shared study is a store and a file of test outputs. The store has the numbers as they were measured and, of each
-    run, its recipe, its curve, its summary and its calibrators; the outputs are in half precision. Without outputs
-    there are the metrics on resampled test samples, from which differences have their intervals all the same. A study
-    that was shared before may be shared again.
+    A shared study is a store and a file of test outputs. The store contains the metrics as they were measured and, for
+    each run, its recipe, curve, summary and calibrators. The outputs are in half precision. Without outputs, the
+    metrics on resampled test samples are stored, so that differences still have intervals. A shared study can itself be
+    shared again.
 
-    Nothing is replaced: a run that is there with the same numbers stays as it is, one with other numbers is refused, as
-    are runs of other settings, runs outside of the study's folder and links.
+    Nothing is replaced. A run that already exists with the same numbers is not changed. A run that exists with other
+    numbers raises an error, and so do runs with other settings, runs outside of the study's folder, and links.
     """
     store, out = Store(folder), Path(out)
     if out.resolve() == store.folder.resolve():
@@ -89,14 +89,14 @@ def share(folder: str | Path, out: str | Path, *, outputs: bool = True) -> Share
         save_tensors(out / names.OUTPUTS, tensors, {"acls": "outputs"})
     known = {row.key for row in there}
     shared.add_files({**{key: content for key, content in files.items() if content is not None}, **kept})
-    shared.add(*(row for row in rows if row.key not in known))  # last: what is listed is there
+    shared.add(*(row for row in rows if row.key not in known))  # last, so that all listed runs have their files
     old, runs_now = {row.run for row in there}, {row.run for row in (*rows, *there)}
     size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
     return Shared(str(out), len(runs_now), len(runs_now - old), size)
 
 
 def _refuse_conflicts(rows: Sequence[Row], there: Sequence[Row], out: Path) -> None:
-    """Raise for runs of other settings, and for a run that is there with other numbers."""
+    """Raise an error for runs with other settings, and for a run that already exists with other numbers."""
     remedy = "share it in another folder"
     refuse_other_settings(rows, there, str(out), remedy)
     cells = {row.key: row for row in there}
@@ -110,7 +110,7 @@ def _refuse_conflicts(rows: Sequence[Row], there: Sequence[Row], out: Path) -> N
 
 
 def _refuse_links(run: RunFiles) -> None:
-    """Raise for a run whose files are elsewhere: what is shared must be of the study itself."""
+    """Raise an error for a run with links to other places: shared files must belong to the study."""
     root, places = run.study.resolve(), (run.path, *run.path.rglob("*"))
     for place in (one for one in places if one.exists()):
         if place.resolve() != root / place.relative_to(run.study):
@@ -124,7 +124,7 @@ def _public_row(row: Row) -> Row:
 
 
 def _public(recipe: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a recipe with paths reduced to the names of their files."""
+    """Return the settings of a recipe with paths shortened to file names."""
     recipe = {name: dict(part) if isinstance(part, dict) else part for name, part in recipe.items()}
     for place in PLACES:
         part, name = place.split(".")
@@ -135,9 +135,9 @@ def _public(recipe: dict[str, Any]) -> dict[str, Any]:
 
 
 def _small_files(run: RunFiles) -> dict[str, bytes | None]:
-    """The small files of a run, without the places of data, weights and the like."""
+    """Return the small files of a run, without paths of data, weights and the like."""
     recipe, environment = run.recipe(), json.loads(run.text(names.ENVIRONMENT) or "null")
-    if recipe is None:  # a row without a run, which is all there is
+    if recipe is None:  # a row without a run has no files
         return {}
     found = {name: run.read(name) for name in (names.METRICS, names.SUMMARY)}
     found[names.RECIPE] = recipe_text(from_plain(Recipe, _public(to_plain(recipe)))).encode()
@@ -148,13 +148,13 @@ def _small_files(run: RunFiles) -> dict[str, bytes | None]:
 
 
 def _last_name(word: str) -> str:
-    """A word of a command, of a path in it, as in ``--data cifar10=/data/cifar10.zip``, only the last name."""
+    """Shorten a path in a word of a command, such as ``cifar10=/data/cifar10.zip``, to its last name."""
     before, equals, path = word.rpartition("=")
     return f"{before}{equals}{PurePath(path).name}" if PurePath(path).is_absolute() else word
 
 
 def _add(tensors: dict[str, Tensor], run: str, p: Predictions) -> dict[str, Any]:
-    """Put the outputs of a run among the tensors, columns that runs have in common once, and say which are its own."""
+    """Add the outputs of a run to the tensors, with columns that runs share only once; return the run's columns."""
     assert p.scores is not None  # networks have scores
     small = float(p.scores.abs().max()) <= HALF if len(p) else True
     tensors[run] = p.scores.to(torch.float16) if small else p.scores
@@ -171,9 +171,9 @@ def _add(tensors: dict[str, Tensor], run: str, p: Predictions) -> dict[str, Any]
 
 
 def _of_maps(p: Predictions) -> dict[str, float]:
-    """ECE by the protocol that papers use for segmentation, and mean IoU of classes that one in ten images shows.
+    """Compute the ECE by the protocol of papers on segmentation, and the mean IoU of classes in one of ten images.
 
-    Both are of the pixels that were kept of each image; background, class 0, is left out.
+    Both use the pixels that were kept of each image. The background, class 0, is left out.
     """
     assert p.scores is not None  # networks have scores
     assert p.image is not None

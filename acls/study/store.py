@@ -1,8 +1,7 @@
-"""A study on disk: the store, one row per finished cell in an SQLite file that is never half-written, and runs' files.
+"""A study on disk: a store with one row per finished cell, in an SQLite file with atomic writes, and files of runs.
 
-The files of a run are in a folder of its own, as training writes them, or together with those of the others, as
-`acls share` does: a shared study is two files, the store, which then also holds the small files of every run, and the
-test outputs of all runs.
+Each run has its own folder, as training writes it. In a shared study, as `acls share` writes it, there are only two
+files: the store, which then also contains the small files of every run, and the test outputs of all runs.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ OUTPUTS = "outputs.safetensors"
 RECIPE, METRICS, SUMMARY, ENVIRONMENT = "recipe.yaml", "metrics.csv", "summary.json", "environment.json"
 TEST, VAL = "predictions/test.safetensors", "predictions/val.safetensors"
 MAPS = "maps.json"
-"""Of shared segmentation without outputs: the numbers that need all of them."""
+"""For shared segmentation studies without outputs: the metrics that need all outputs."""
 BUSY = 60.0
-"""Seconds that a reader or writer waits for another to finish a row."""
+"""Seconds that a reader or writer waits until another process has finished a row."""
 
 _KEY = ("recipe", "method", "seed", "posthoc", "split", "protocol")
 _JSON = ("metrics", "protocol", "settings")
@@ -56,28 +55,28 @@ _COLUMNS = {
 
 @dataclass(frozen=True)
 class Row(Record):
-    """A stored record, with the settings it was trained and measured by."""
+    """A stored record, with the settings of its training and measurement."""
 
     recipe: str
     split: str
     seconds: float
-    """Of training; the same for all rows of a run."""
+    """Training time; equal for all rows of a run."""
     run: str
-    """The run's folder, relative to the study's."""
+    """The folder of the run, relative to the study's folder."""
     settings: dict[str, Any]
-    """``recipe`` and ``loss``, whole."""
+    """All settings of the ``recipe`` and the ``loss``."""
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What makes a cell: there is one row of each."""
+        """The identity of a row: a store has at most one row for each key."""
         return tuple(_cell(self, name) for name in _KEY)
 
 
 class Store:
     """The rows of the study in a folder.
 
-    Any number of processes may read and write; each row is there whole or not at all. A study holds `lock` while it
-    runs, so that no two train the same cells.
+    Any number of processes may read and write. Each row is written atomically. A study holds `lock` while it runs, so
+    that no two processes train the same cells.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, create: bool = False) -> None:
@@ -96,7 +95,7 @@ class Store:
             database.execute(made if create else "SELECT 1 FROM cells LIMIT 1")
 
     def rows(self) -> list[Row]:
-        """All rows, in the order in which they were stored."""
+        """Return all rows, in the order in which they were stored."""
         with self._connection() as database:
             found = database.execute(f"SELECT {', '.join(_COLUMNS)} FROM cells ORDER BY rowid").fetchall()
         try:
@@ -105,14 +104,14 @@ class Store:
             raise InputError(f"cannot use {self.path}: a row in it is not one of acls ({error}); restore it") from error
 
     def add(self, *rows: Row) -> None:
-        """Store rows, all of them or none; a cell that is there already is replaced."""
+        """Store all rows or, if this fails, none; an existing row with the same key is replaced."""
         values = [[_cell(row, name) for name in _COLUMNS] for row in rows]
         places = ", ".join("?" * len(_COLUMNS))
         with self._connection() as database:
             database.executemany(f"INSERT OR REPLACE INTO cells ({', '.join(_COLUMNS)}) VALUES ({places})", values)
 
     def add_files(self, files: Mapping[tuple[str, str], bytes]) -> None:
-        """Store small files of the runs, by run and name, in the place of those that were there."""
+        """Store small files of the runs, by run and name; existing files are replaced."""
         with self._connection() as database:
             database.execute("CREATE TABLE IF NOT EXISTS files (run TEXT, name TEXT, content BLOB)")
             database.execute("DELETE FROM files")
@@ -120,7 +119,7 @@ class Store:
             database.executemany("INSERT INTO files VALUES (?, ?, ?)", rows)
 
     def lock(self, *, wait: bool = False) -> AbstractContextManager[None]:
-        """Be the only study of this folder; where another process is, refuse with its name, or wait for it to end."""
+        """Lock the folder for one study; if another process holds the lock, raise an error that names it, or wait."""
         return hold(self.folder / "study.lock", wait=wait)
 
     @contextmanager
@@ -135,7 +134,7 @@ class Store:
 
 
 def _cell(row: Row, name: str) -> Any:
-    """A column of a row as SQLite holds it; the same settings are the same text."""
+    """Return a column of a row as an SQLite value; equal settings give equal text."""
     value = row.result.as_json() if name == "metrics" else getattr(row, name)
     return json.dumps(to_plain(value), sort_keys=True) if name in _JSON else value
 
@@ -148,7 +147,7 @@ def _row(values: dict[str, Any]) -> Row:
 
 
 def _result_of_old(metrics: dict[str, dict[str, float | None]], n: int) -> Result:
-    """What version 0.1.0 stored: value, interval and noise floor of each metric. Its intervals could miss the value."""
+    """Read what version 0.1.0 stored: value, interval and noise floor of each metric; intervals may miss the value."""
     estimates, floors = {}, {}
     for name, one in metrics.items():
         value, low, high, floor, ceiling = (one[part] for part in ("value", "low", "high", "floor", "floor_high"))
@@ -163,14 +162,14 @@ def _result_of_old(metrics: dict[str, dict[str, float | None]], n: int) -> Resul
 
 @dataclass(frozen=True)
 class RunFiles:
-    """What a run left, wherever it is."""
+    """The files of a run, in its own folder or in a shared study."""
 
     study: Path
     run: str
-    """Relative to the study's folder."""
+    """The folder of the run, relative to the study's folder."""
 
     def __post_init__(self) -> None:
-        """Raise for the folder of a run that is not inside its study: a received store may name any place."""
+        """Raise an error if the run is not inside its study: a store from somebody else may name any path."""
         run, parts = self.run, PurePosixPath(self.run)
         if parts.is_absolute() or ".." in parts.parts or "\\" in run or "\0" in run:
             raise InputError(f"expected a run's folder inside the study, got {run!r}: the store was tampered with")
@@ -180,16 +179,16 @@ class RunFiles:
         return self.study / self.run
 
     def read(self, name: str) -> bytes | None:
-        """A small file of the run; None where there is none."""
+        """Return the content of a small file of the run; None if the file does not exist."""
         file = self.path / name
         return file.read_bytes() if file.is_file() else shared_files(self.study).get((self.run, name))
 
     def text(self, name: str) -> str:
-        """The same as text; empty where there is none."""
+        """Return the content of a small file as text; empty if the file does not exist."""
         return (self.read(name) or b"").decode("utf-8")
 
     def history(self) -> list[dict[str, float]]:
-        """The numbers of each finished epoch."""
+        """Return the metrics of each finished epoch."""
         try:
             rows = csv.DictReader(io.StringIO(self.text(METRICS)))
             return [{name: float(value) for name, value in row.items()} for row in rows]
@@ -206,7 +205,7 @@ class RunFiles:
         return (self.path / TEST).is_file() or self._shared_outputs() is not None
 
     def test(self) -> Predictions:
-        """The test outputs of the network as it is."""
+        """Return the test outputs of the network without a post-hoc method."""
         if (self.path / TEST).is_file():
             return Predictions.load(self.path / TEST)
         shared = self._shared_outputs()
@@ -216,7 +215,7 @@ class RunFiles:
         return replace(found, meta=shared["meta"])
 
     def kept(self, posthoc: str) -> Details | None:
-        """What was kept of outputs that were not shared."""
+        """Return the details that were stored for outputs that were not shared."""
         found = self._loaded(kept_file(posthoc), restore)
         if found is not None:
             return found.details
@@ -243,22 +242,22 @@ class RunFiles:
 
 
 def calibrator_file(posthoc: str) -> str:
-    """Where a run keeps a fitted calibrator."""
+    """Return the file in which a run stores a fitted calibrator."""
     return f"calibrators/{file_name(posthoc)}.safetensors"
 
 
 def kept_file(posthoc: str) -> str:
-    """Where a run keeps what was computed from its test outputs."""
+    """Return the file in which a run stores the result computed from its test outputs."""
     return f"results/{file_name(posthoc)}.safetensors"
 
 
 def file_name(method: str) -> str:
-    """A method as the name of a file or folder."""
+    """Convert the text of a method to the name of a file or folder."""
     return re.sub(r"[^A-Za-z0-9.=_]+", "-", method).strip("-")
 
 
 def shared_files(study: Path) -> Mapping[tuple[str, str], bytes]:
-    """The small files that a shared store holds, by run and name; none for a study as it was run."""
+    """Return the small files in a shared store, by run and name; empty for a study that was not shared."""
     store = study / STORE
     return _files_in(os.path.realpath(store), store.stat().st_mtime_ns) if store.is_file() else {}
 

@@ -1,8 +1,8 @@
 """Search settings on the validation part: a grid, or Optuna's TPE with pruning. The test part is not evaluated.
 
-Trials are kept in Optuna's storage, an SQLite file in the study's folder or any database that several machines share;
-each trains in a folder of its own. A search that was stopped goes on with the trials that were under way, from their
-checkpoints, and then with what is left; a trial whose machine is lost is tried again by the others (`HEARTBEAT`).
+Trials are stored in Optuna's storage: an SQLite file in the study's folder, or any database that several machines
+share. Each trial has its own folder. A search that was stopped first continues the interrupted trials from their
+checkpoints, and then runs the remaining trials. If a machine is lost, others repeat its trial (`HEARTBEAT`).
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from acls.train.loop import run_epochs
 from acls.train.session import Session
 
 EXAMPLE = "lambda1=0:0.15:0.05, margin=6|8|10, optim.lr=0.01:0.3:log"
-"""A search space as one types it."""
+"""An example of a search space on the command line."""
 ALLOWANCE = 0.01
-"""How far below the best trial's the accuracy may be, where no floor is given."""
+"""Largest allowed accuracy loss relative to the best trial, if no minimum accuracy is given."""
 WARMUP = 4
-"""A trial is pruned after a quarter of its epochs at the earliest."""
+"""A trial is pruned only after at least 1 / WARMUP, a quarter, of its epochs."""
 _UNSAID = ("log", "loss.name", "loss.protocol", "model.source")
 HEARTBEAT = 60
-"""Seconds between signs of life of a trial; one that gave none for two of them is tried again."""
+"""Seconds between two heartbeats of a trial; a trial without a heartbeat for twice as long is tried again."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """What one setting may be: some values, or a range."""
+    """The search space of one setting: a list of values, or a range."""
 
     name: str
     values: tuple[Any, ...] = ()
@@ -57,7 +57,7 @@ class Axis:
     log: bool = False
 
     def suggest(self, trial: Any) -> Any:
-        """A value from an Optuna trial."""
+        """Ask an Optuna trial for a value."""
         if self.values:
             return trial.suggest_categorical(self.name, list(self.values))
         return trial.suggest_float(self.name, self.low, self.high, log=self.log)
@@ -65,7 +65,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Trial:
-    """A point of the space with the numbers of its best epoch on the validation part."""
+    """A point of the search space with the metrics of its best epoch on the validation part."""
 
     number: int
     params: dict[str, Any]
@@ -73,12 +73,12 @@ class Trial:
     ece: float
     nll: float
     epoch: int
-    """From 1."""
+    """The number of the epoch, from 1."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """The finished trials, the accuracy that counts as enough, and the one of least ECE among those that have it."""
+    """The finished trials, the required accuracy, and the trial with the lowest ECE among those that reach it."""
 
     trials: tuple[Trial, ...]
     pruned: int
@@ -86,40 +86,40 @@ class Found:
     floor: float
     best: Trial | None
     front: tuple[Trial, ...]
-    """Those that none beats in accuracy and ECE at once, by ascending accuracy."""
+    """The Pareto front of accuracy and ECE, sorted by ascending accuracy."""
     n: int
-    """Validation samples."""
-    command: str  # trains the best once more, and measures it on the test part
+    """Number of validation samples."""
+    command: str  # trains the best trial again, and measures it on the test part
     figure: str | None = None
 
 
 @dataclass(frozen=True)
 class Search:
-    """What is searched, and how."""
+    """The search space and the settings of a search."""
 
     folder: Path
     recipe: Recipe
     axes: tuple[Axis, ...]
     sampler: str = "grid"
     trials: int = 20
-    """Of TPE; a grid has its own number."""
+    """Number of trials of TPE; the size of a grid follows from its values."""
     floor: float | None = None
     storage: str | None = None
-    """A database's address; None for an SQLite file in the folder."""
+    """The address of a database; None for an SQLite file in the folder."""
 
     @property
     def name(self) -> str:
-        """The study's name in the storage: the same search is the same study, on any machine."""
+        """The name of the study in the storage: the same search has the same name on every machine."""
         told = json.dumps([_essential(self.recipe), [vars(axis) for axis in self.axes]], sort_keys=True)
         return f"{self.recipe.name}-{self.recipe.loss.name}-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
 
     @property
     def owner(self) -> str:
-        """Whose trials these are, where several machines share a storage."""
+        """The owner of the trials, if several machines share a storage."""
         return f"{socket.gethostname()}:{self.folder.absolute()}"
 
     def open(self, number: int = 0) -> Any:
-        """The Optuna study; the sampler of each ``number`` draws other random points."""
+        """Open the Optuna study; samplers with different ``number`` draw different random points."""
         optuna, sqlalchemy = (require(name, extra="study") for name in ("optuna", "sqlalchemy"))
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         address = self.storage or f"sqlite:///{self.folder.absolute() / 'tune.sqlite'}"
@@ -134,7 +134,7 @@ class Search:
                 return optuna.create_study(
                     study_name=self.name, storage=storage, sampler=sampler, pruner=pruner, load_if_exists=True
                 )
-        except known as error:  # an address that cannot be read, no driver, server or file, tables of another version
+        except known as error:  # invalid address; no driver, server or file; tables of another version
             why = next(iter(str(error).splitlines()), type(error).__name__)
             shown = re.sub("//[^/]*@", "//***@", address)  # without a password
             raise InputError(
@@ -143,17 +143,17 @@ class Search:
             ) from error
 
     def with_params(self, params: Mapping[str, Any]) -> Recipe:
-        """The recipe at a point: names with a dot, or of a recipe's own field, are settings; others, the loss's."""
+        """Return the recipe at a point: names with a dot or of a recipe field are settings, others are loss fields."""
         own = to_plain(self.recipe)
         settings = {name: value for name, value in params.items() if "." in name or name in own}
         fields = {name: value for name, value in params.items() if name not in settings}
         recipe = override(self.recipe, settings)
         loss = replace(recipe.loss, fields={**recipe.loss.fields, **fields})
-        loss.build()  # raises for a field that it does not have
+        loss.build()  # raises an error for an unknown field
         return replace(recipe, loss=loss)
 
     def command(self, params: Mapping[str, Any]) -> str:
-        """The command that trains the recipe at a point."""
+        """Return the command that trains the recipe at a point."""
         base, own = (flat(to_plain(one)) for one in (RECIPES.get(self.recipe.name, lambda: self.recipe)(), self.recipe))
         changed = [name for name in own if own[name] != base.get(name) and name not in _UNSAID]
         given = {name if name in own else f"loss.{name}": value for name, value in params.items()}
@@ -163,14 +163,14 @@ class Search:
         return " ".join([f"acls train {self.recipe.name} --loss {self.recipe.loss.name}", *options])
 
     def enough(self, accuracies: Sequence[float]) -> float:
-        """The accuracy that counts as enough, where trials have these."""
+        """Return the required accuracy, given the accuracies of the trials."""
         return max(accuracies, default=0.0) - ALLOWANCE if self.floor is None else self.floor
 
 
 def tune(
     search: Search, engine: Engine, *, wait: bool = False, told: Callable[[int, int], None] = lambda *_: None
 ) -> Found:
-    """Run the trials that are left, and return all there are. ``told`` is called with how many of how many are done."""
+    """Run the remaining trials and return all; ``told`` is called with the numbers of finished and of all trials."""
     _check_space(search)
     with hold(search.folder / "tune.lock", wait=wait):
         study = search.open()
@@ -190,7 +190,7 @@ def tune(
 
 
 def found(search: Search, study: Any) -> Found:
-    """What the storage holds."""
+    """Return the finished trials in the storage."""
     trials = tuple(
         Trial(one.number, dict(one.params), **{k: one.user_attrs[k] for k in ("accuracy", "ece", "nll", "epoch")})
         for one in _trials(study, "COMPLETE")
@@ -207,14 +207,15 @@ def _trials(study: Any, *states: str) -> list[Any]:
 
 
 def _failed(study: Any) -> list[Any]:
-    """The trials whose training had to stop; the same training would fail again."""
+    """Return the trials whose training failed; the same training would fail again."""
     return [one for one in study.get_trials() if "why" in one.user_attrs]
 
 
 def _check_space(search: Search) -> None:
-    """Raise for a value that cannot be, before anything is trained or stored.
+    """Raise an error for an invalid value, before anything is trained or stored.
 
-    Checked is all of a grid, else each value and both ends of a range, with the first value of the other settings.
+    For a grid, this checks all points. Otherwise it checks each value and both ends of each range, with the first value
+    of the other settings.
     """
     values = {axis.name: axis.values or (axis.low, axis.high) for axis in search.axes}
     first = {name: some[0] for name, some in values.items()}
@@ -225,7 +226,7 @@ def _check_space(search: Search) -> None:
 
 @contextmanager
 def _experimental() -> Iterator[None]:
-    """Without Optuna's warnings that heartbeats and its sampler's settings may change."""
+    """Suppress Optuna's warnings that heartbeats and settings of its sampler are experimental."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", require("optuna", extra="study").exceptions.ExperimentalWarning)
         yield
@@ -233,13 +234,13 @@ def _experimental() -> Iterator[None]:
 
 @_experimental()
 def _again() -> Any:
-    """Queues a trial again that was cut off, as Optuna does for one whose machine is lost."""
+    """Return a callback that queues an interrupted trial again, as Optuna does for a lost machine."""
     optuna = require("optuna", extra="study")
     return optuna.storages.RetryHeartbeatStaleTrialCallback(inherit_intermediate_values=True)
 
 
 def _retry(search: Search, study: Any) -> None:
-    """Queue the trials again that were under way when the search was stopped; the lock says that none still is."""
+    """Queue interrupted trials of a stopped search again; the lock ensures that none of them is still running."""
     retried = {number for one in study.trials for number in one.system_attrs.get("retry_history", ())}
     for one in _trials(study, "RUNNING", "FAIL"):
         if one.user_attrs.get("owner") == search.owner and "why" not in one.user_attrs and one.number not in retried:
@@ -250,20 +251,20 @@ def _retry(search: Search, study: Any) -> None:
 
 @_experimental()
 def run_trial(search: Search, number: int) -> None:
-    """Train one trial: of those that wait, or one that the sampler chooses."""
+    """Train one trial: a queued trial, or one that the sampler chooses."""
     search.open(number).optimize(partial(_objective, search), n_trials=1, catch=TrainingStopped)
 
 
 def _objective(search: Search, trial: Any) -> float:
-    """The ECE of a trial's best epoch; one that is not accurate enough counts as worse than any that is."""
+    """Return the ECE of a trial's best epoch; trials below the required accuracy rank behind all others."""
     trial.set_user_attr("owner", search.owner)
     recipe = search.with_params({axis.name: axis.suggest(trial) for axis in search.axes})
     first = trial.study.trials[trial.number].system_attrs.get("failed_trial", trial.number)
-    # By study, as one folder may see searches of several spaces, and each counts its trials from 0.
+    # One folder per study: a folder may contain searches of several spaces, and each counts its trials from 0.
     folder = RunFolder(search.folder.absolute() / "trials" / search.name / f"{first:04d}")
 
     def prunes(row: Mapping[str, float]) -> bool:
-        """Judge an epoch by its NLL: early on, an ECE is small for reasons that do not last."""
+        """Judge an epoch by its NLL: in early epochs, the ECE can be small for temporary reasons."""
         trial.report(row["val/nll"], int(row["epoch"]))
         return search.sampler == "tpe" and bool(trial.should_prune())
 
@@ -287,31 +288,31 @@ def _objective(search: Search, trial: Any) -> float:
 def _train(
     recipe: Recipe, folder: RunFolder, prunes: Callable[[Mapping[str, float]], bool]
 ) -> Mapping[str, float] | None:
-    """Train, or go on training, to the best epoch's numbers; None for a trial that was pruned.
+    """Train, or continue training, and return the metrics of the best epoch; None for a pruned trial.
 
-    What `acls.train.fit` does last, measuring on the test part, is left out.
+    Unlike `acls.train.fit`, this does not measure on the test part.
     """
     with isolated():
         session = Session(recipe)
-        # Another trial's run is there where the database was deleted and the trials were not.
+        # The folder contains the run of another trial if the database was deleted but the folders were not.
         if folder.recipe.exists() and _essential(load_recipe(folder.recipe)) != _essential(recipe):
             folder.resume.unlink(missing_ok=True)
-            folder.recipe.unlink()  # last: were it gone first, a break here would leave another run's state
+            folder.recipe.unlink()  # last, so that an interruption cannot leave the state of another run
         state = continued(session, folder)
         with closing(run_epochs(session, folder, state)) as epochs:
             return None if any(map(prunes, epochs)) else state.history[state.best_epoch]
 
 
 def _essential(recipe: Recipe) -> dict[str, Any]:
-    """The settings that make a search or a trial what it is, the same on every machine."""
+    """Return the settings that identify a search or a trial; they are the same on every machine."""
     return decisive(recipe, NEUTRAL - {"model.weights"})
 
 
-# -- the search space as one types it ----------------------------------------------------------------------------------
+# -- parsing the search space ------------------------------------------------------------------------------------------
 
 
 def parse_space(text: str) -> list[Axis]:
-    """Read settings with what they may be: ``low:high:step`` with both ends, ``low:high``, ``low:high:log``, ``a|b``.
+    """Parse a search space: ``low:high:step`` with both ends, ``low:high``, ``low:high:log`` or ``a|b`` per setting.
 
     >>> parse_space("lambda1=0:0.15:0.05")[0].values
     (0.0, 0.05, 0.1, 0.15)
@@ -325,7 +326,7 @@ def parse_space(text: str) -> list[Axis]:
 
 
 def grid(axes: Sequence[Axis]) -> Iterator[dict[str, Any]]:
-    """Every combination of the values; a range has no end of them."""
+    """Yield all combinations of the values; raise an error for a range, which has infinitely many values."""
     for axis in axes:
         if not axis.values:
             raise InputError(f"a grid needs steps, but {axis.name} is a range: write low:high:step, or --sampler tpe")
@@ -334,7 +335,7 @@ def grid(axes: Sequence[Axis]) -> Iterator[dict[str, Any]]:
 
 
 def show(params: Mapping[str, Any]) -> str:
-    """A point of the space as one would write it."""
+    """Return a point of the search space as a user would write it."""
     return ", ".join(f"{name}={format(x, 'g') if isinstance(x, float) else x}" for name, x in params.items())
 
 
@@ -357,5 +358,5 @@ def _axis(text: str) -> Axis:
     if step is None:
         return Axis(name, low=low, high=high, log=log)
     count = math.floor((high - low) / step + 1e-9) + 1
-    # Rounded, so that 3 * 0.05 is 0.15, as it was meant.
+    # Rounded, so that 3 * 0.05 is 0.15.
     return Axis(name, tuple(round(low + number * step, 12) for number in range(count)))
