@@ -1,4 +1,4 @@
-"""Metrics that merge: tallies of sums, and what each number is worth."""
+"""Calibration metrics from sums that can be merged over batches, with estimates, intervals and tests."""
 
 from acls.metrics.bins import Bins, Reliability
 from acls.metrics.classwise import ClassProbabilities, ClasswiseBins, Confusion

@@ -1,4 +1,4 @@
-"""Batch: scores and labels, checked, and reduced to what the tallies count, in one pass over the scores."""
+"""Batch: checked scores and labels, reduced in one pass over the scores to the values that tallies count."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ _ABOVE_ONE = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class TopLabel:
-    """One value per sample: how sure the model was of the class it chose, and how good that was."""
+    """Values per sample: the confidence in the predicted class, and how good the prediction was."""
 
     confidence: Tensor
     """The largest probability, in the precision of the scores."""
     right: Tensor
-    """Whether the first class of largest score is the true one."""
+    """Whether the first class with the largest score is the true class."""
     label_in_five: Tensor | None = None
-    """Whether fewer than five other classes score as high as the true one; `right` implies it."""
+    """Whether fewer than five other classes have a score at least as high as the true class; true if `right` is."""
     nll: Tensor | None = None
     """Minus the log-probability of the true class."""
     brier: Tensor | None = None
-    """The squared distance of the probabilities from the one-hot label, summed over the classes."""
+    """The squared distance between the probabilities and the one-hot label, summed over the classes."""
 
 
 def sums(index: Tensor, size: int, values: Tensor | None = None, weight: Tensor | None = None) -> Tensor:
-    """Σ weight · value of the samples of each index, by default counts: int64 where all terms are whole, else float64.
+    """Return Σ weight · value per index, by default counts; int64 if all terms are whole numbers, else float64.
 
     >>> sums(torch.tensor([0, 2, 2]), 3).tolist(), sums(torch.tensor([0, 2, 2]), 3, torch.tensor([0.5, 1, 1])).tolist()
     ([1, 0, 2], [0.5, 0.0, 2.0])
@@ -58,14 +58,14 @@ def sums(index: Tensor, size: int, values: Tensor | None = None, weight: Tensor 
 
 
 def pieces(n: int, like: Tensor) -> Iterator[slice]:
-    """Stretches of n values, few enough at a time to stay in the cache; on other devices, all at once. One at least."""
+    """Yield slices of n values that fit in the cache; on other devices one slice of all. There is at least one."""
     step = _CACHED if like.device.type == "cpu" else max(1, n)
     return (slice(start, start + step) for start in range(0, max(1, n), step))
 
 
 @dataclass(eq=False, repr=False)
 class Batch:
-    """Scores of M samples or pixels with their labels; ignored positions are gone."""
+    """Scores of M samples or pixels with their labels, without the ignored positions."""
 
     _scores: Tensor | None
     target: Tensor
@@ -88,7 +88,7 @@ class Batch:
         ignore_index: int = IGNORE_INDEX,
         sample_weight: Tensor | None = None,
     ) -> Batch:
-        """Check and flatten scores ``(N, K, *D)`` and target ``(N, *D)``; NaN is refused, with its row.
+        """Check and flatten scores ``(N, K, *D)`` and target ``(N, *D)``. NaN raises an error that names its row.
 
         ``sample_weight`` is ``(N,)`` or ``(N, *D)``: a sample of weight 2 counts as two samples.
         """
@@ -105,7 +105,7 @@ class Batch:
     def of_triples(
         cls, confidence: Tensor, predicted: Tensor, labels: Tensor, *, sample_weight: Tensor | None = None
     ) -> Batch:
-        """Check triples: three vectors of one length, the confidence within 0..1."""
+        """Check triples: three vectors of the same length, with the confidence within 0..1."""
         shapes = [tuple(part.shape) for part in (confidence, predicted, labels)]
         if len(shapes[0]) != 1 or len(set(shapes)) > 1:
             raise InputError(
@@ -122,7 +122,7 @@ class Batch:
         return self.target.shape[0]
 
     def __getitem__(self, rows: slice | Tensor) -> Batch:
-        """The batch of some positions: a slice or a mask."""
+        """Return the batch of some positions, given by a slice or a mask."""
         top: TopLabel | None = self.__dict__.get("top", self._top)
         if top is not None:
             top = TopLabel(**{name: value[rows] for name, value in vars(top).items() if value is not None})
@@ -152,7 +152,7 @@ class Batch:
 
     @cached_property
     def predicted(self) -> Tensor:
-        """The first class of largest score."""
+        """The first class with the largest score."""
         return self.scores.argmax(1) if self._predicted is None else self._predicted
 
     @cached_property
@@ -161,7 +161,7 @@ class Batch:
         return _top_label(self) if self._top is None else self._top
 
     def chunks(self) -> Iterator[tuple[slice, Tensor]]:
-        """Rows of scores, few enough at a time to stay in the cache."""
+        """Yield rows of scores in parts that fit in the cache."""
         scores = self.scores
         on_cpu = scores.device.type == "cpu"
         at_once = _CACHED * torch.get_num_threads() if on_cpu else _ON_DEVICE
@@ -171,7 +171,7 @@ class Batch:
             yield rows, scores[rows]
 
     def probabilities(self) -> Iterator[tuple[slice, Tensor]]:
-        """Rows of probabilities, few enough at a time to stay in the cache."""
+        """Yield rows of probabilities in parts that fit in the cache."""
         for rows, scores in self.chunks():
             if self.kind == "logits":
                 yield rows, torch.softmax(scores, 1)
@@ -179,15 +179,15 @@ class Batch:
                 yield rows, (scores if self.kind == "probs" else scores.exp()).clamp(0, 1)
 
     def sum(self, values: Tensor) -> Tensor:
-        """Σ over the samples, on the last axis, of one value each, times its weight."""
+        """Return the weighted sum over the samples, which are on the last axis."""
         return values.sum(-1) if self.weight is None else (values * self.weight).sum(-1)
 
     def places(self, first: int = 0) -> Tensor:
-        """The numbers of the N samples or maps, counted from ``first``."""
+        """Return the numbers of the N samples or maps, counted from ``first``."""
         return torch.arange(first, first + self._shape[0], device=self.target.device)
 
     def spread(self, values: Tensor) -> Tensor:
-        """One value per sample or pixel, ``(N,)`` or ``(N, *D)``, as one per position that counts."""
+        """Expand one value per sample or pixel, ``(N,)`` or ``(N, *D)``, to one per position that is not ignored."""
         if values.shape not in (self._shape[:1], self._shape):
             shapes = " or ".join(map(str, dict.fromkeys((tuple(self._shape[:1]), tuple(self._shape)))))
             raise InputError(f"expected one value per sample, shape {shapes}, got {tuple(values.shape)}")
@@ -195,7 +195,7 @@ class Batch:
         return flat if self._valid is None else flat[self._valid]
 
     def _checked(self, sample_weight: Tensor | None) -> Batch:
-        """This batch with its weights, if neither they nor the scores are refused."""
+        """Return this batch with its weights; raise an error if the weights or the scores are invalid."""
         if sample_weight is not None:
             weight = self.spread(sample_weight).detach().double()
             wrong = weight[~(torch.isfinite(weight) & (weight >= 0))]
@@ -234,7 +234,7 @@ def _some(values: Tensor | None, rows: slice | Tensor) -> Tensor | None:
 
 @torch.no_grad()
 def _top_label(batch: Batch) -> TopLabel:
-    """Reduce every row of scores to its `TopLabel` values without ever holding all probabilities.
+    """Reduce every row of scores to its `TopLabel` values, without storing all probabilities.
 
     log p_y = z_y - max z - log Σ exp(z - max z), finite for all finite z; the confidence is 1 / Σ exp(z - max z).
     """

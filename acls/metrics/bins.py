@@ -1,7 +1,7 @@
 """Calibration errors over bins of fixed width: ECE, MCE, RMSCE and their parts.
 
 Bin b of B is (b/B, (b+1)/B], and 0 is in the first. The edges are `torch.linspace(0, 1, B + 1)` in the precision of the
-confidences, compared as they are: so have it Guo et al. (ICML 2017) and those who followed them.
+confidences, compared without rounding. Guo et al. (ICML 2017) and later papers use the same convention.
 """
 
 from __future__ import annotations
@@ -20,27 +20,28 @@ from acls.metrics.batch import Batch, pieces, sums
 from acls.metrics.tally import Tally, ratio
 
 BINS = 15
-"""Bins of a calibration error unless said otherwise."""
+"""The default number of bins of a calibration error."""
 MOST_BINS = 10_000
-_ROUNDING = 1e-15  # a mean square below it is the rounding of sums
+_ROUNDING = 1e-15  # a mean square below this is rounding error
 _NAMES = ("ece", "overconfidence", "underconfidence", "mce", "rmsce", "rmsce_debiased", "top_brier")
 
 
 def edges(bins: int, like: Tensor) -> Tensor:
-    """The B + 1 edges of the bins of [0, 1], in the precision of ``like``."""
+    """Return the B + 1 edges of the bins of [0, 1], in the precision of ``like``."""
     if not 1 <= bins <= MOST_BINS:
         raise InputError(f"expected 1 to {MOST_BINS} bins, got {bins}: the usual number is {BINS}")
     return torch.linspace(0, 1, bins + 1, dtype=like.dtype, device=like.device)
 
 
 def bin_of(confidence: Tensor, bins: int) -> Tensor:
-    """The number of the bin (lo, hi] that holds each confidence.
+    """Return the index of the bin (lo, hi] that contains each confidence.
 
     >>> bin_of(torch.tensor([0.0, 0.1, 0.5, 0.51, 1.0]), 2).tolist()
     [0, 0, 0, 1, 1]
     """
     edge = edges(bins, confidence)
-    # A product says which bin it is, give or take one where rounding matters; the edges decide. Faster than a search.
+    # A product gives the bin up to rounding (one bin too low or too high). The edges then decide. This is faster than
+    # a search.
     index = (confidence * bins).ceil_().sub_(1).clamp_(0, bins - 1).long()
     index += confidence > edge[index + 1]
     index -= (confidence <= edge[index]).long()
@@ -49,7 +50,7 @@ def bin_of(confidence: Tensor, bins: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Reliability:
-    """The data of a reliability diagram: a row per bin, NaN in what an empty bin does not have."""
+    """The data of a reliability diagram: one row per bin, with NaN for values that an empty bin does not have."""
 
     lower: Tensor
     upper: Tensor
@@ -60,7 +61,7 @@ class Reliability:
 
 @dataclass(frozen=True, eq=False)
 class Bins(Tally):
-    """How many samples, how much confidence and how many hits fell in each bin of confidence.
+    """The number of samples, the sum of confidences and the number of hits in each bin of confidence.
 
     >>> bins = Bins.of_triples(torch.tensor([0.9, 0.9, 0.6]), torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]), bins=10)
     >>> round(bins.ece, 4)  # (|1.8 - 1| + |0.6 - 1|) / 3
@@ -87,7 +88,7 @@ class Bins(Tally):
 
     @classmethod
     def sums(cls, index: Tensor, bins: int, confidence: Tensor, right: Tensor, weight: Tensor | None = None) -> Bins:
-        """The sums over bins whose number is known for each sample."""
+        """Return the sums per bin, if the bin of each sample is known."""
         confidence = confidence.double()
         squares = (confidence - right.double()).square_()
         return cls(
@@ -108,12 +109,12 @@ class Bins(Tally):
 
     @cached_property
     def n(self) -> float:
-        """The number of samples, an int; with weights their sum."""
+        """The number of samples (an int), or the sum of their weights."""
         return sum(count for count, _, _ in self._rows)
 
     @cached_property
     def _rows(self) -> list[tuple[float, float, float]]:
-        """Count, confidence minus hits, hits of the bins that are not empty."""
+        """Return the count, confidence minus hits, and hits of each bin that is not empty."""
         rows = zip(self.samples.tolist(), self.confidence.tolist(), self.right.tolist(), strict=True)
         return [(count, confidence - right, right) for count, confidence, right in rows if count]
 
@@ -137,7 +138,7 @@ class Bins(Tally):
 
     @property
     def mce(self) -> float:
-        """The largest gap of a bin, however few samples it holds; empty bins have none."""
+        """Maximum calibration error: the largest gap of any bin that is not empty, even if it has few samples."""
         return max((abs(residual) / count for count, residual, _ in self._rows), default=float("nan"))
 
     @property
@@ -147,10 +148,10 @@ class Bins(Tally):
 
     @property
     def rmsce_debiased(self) -> float:
-        """`rmsce` without what noise alone adds to a squared gap, acc_b (1 - acc_b) / (n_b - 1); 0 where that is more.
+        """`rmsce` minus the bias that noise adds to each squared gap, acc_b (1 - acc_b) / (n_b - 1); at least 0.
 
-        Bins with fewer than two samples tell nothing about their noise and are left out (Kumar et al., NeurIPS 2019).
-        Not among the metrics of fractional weights, which do not tell how many samples a bin holds.
+        Bins with fewer than two samples are left out, because their noise is unknown (Kumar et al., NeurIPS 2019). The
+        metric is not available with fractional weights, which do not determine how many samples a bin contains.
         """
         enough = [row for row in self._rows if row[0] > 1]
         noise = (right / count * (count - right) / (count - 1) for count, _, right in enough)
@@ -160,11 +161,11 @@ class Bins(Tally):
 
     @property
     def top_brier(self) -> float:
-        """Mean (confidence - hit)²: the calibration part, `rmsce`², and the rest, refinement."""
+        """Mean (confidence - hit)². It is the sum of a calibration part, `rmsce`², and a refinement part."""
         return ratio(self.squares, self.n)
 
     def reliability(self) -> Reliability:
-        """The rows of a reliability diagram."""
+        """Return the rows of a reliability diagram."""
         outer = torch.linspace(0, 1, self.bins + 1, dtype=torch.float64, device=self.samples.device)
         return Reliability(
             outer[:-1], outer[1:], self.samples, self.confidence / self.samples, self.right / self.samples

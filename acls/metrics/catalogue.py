@@ -1,7 +1,7 @@
-"""The metrics, each written once: what it is, what it is called, how it is printed, which way is better, what it needs.
+"""The catalogue of metrics: name, description, print format, better direction and requirements of each metric.
 
-Tables, page, JSON, ranking, checkpoint selection and docs read this. A new metric is one tally that computes it and one
-line of ``catalogue.json``, which names the tally; the order of the lines is the order in which metrics are shown.
+Tables, page, JSON, ranking, checkpoint selection and docs read this catalogue. To add a metric, write a tally that
+computes it and add one line to ``catalogue.json`` that names the tally. Metrics are shown in the order of these lines.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ class Metric:
     """One metric."""
 
     name: str
-    """Its key in `Suite.summary`, in stores and in JSON."""
+    """The key in `Suite.summary`, in stores and in JSON."""
     label: str
     about: str
-    """What it is, in one phrase."""
+    """A short description."""
     level: int
     """1: in every table. 2: also in the page's table and the ranking. 3: also in `acls evaluate`. 4: in JSON only."""
     better: Literal["lower", "higher", ""] = "lower"
-    """Empty for a number that is neither good nor bad."""
+    """The better direction; empty if neither direction is better."""
     kind: Literal["error", "share", "score"] = "error"
-    """A calibration error, which noise alone makes positive; a share of hits, which is a count over n; any other."""
+    """Calibration error (positive by noise alone), share of hits (a count divided by n), or any other."""
     unit: Literal["%", ""] = "%"
     """``%`` for a fraction that is printed as a percentage."""
     needs: Literal["", "scores", "classes", "maps"] = ""
-    """What it is computed from beside the top label: the scores; every class's probability, which costs more and which
-    `Suite` counts when asked to; whole label maps."""
+    """The input that it needs in addition to the top label: the scores; the probability of every class, which costs
+    more and which `Suite` counts only on request; or whole label maps."""
     tally: str = ""
-    """The class that computes it, where it is none of those that every `Suite` has."""
+    """The class that computes it, if it is not one of the classes in every `Suite`."""
 
     @property
     def title(self) -> str:
-        """The label with its unit, as a column's heading."""
+        """The label with its unit, for the heading of a column."""
         return f"{self.label} {self.unit}".rstrip()
 
     @property
     def scale(self) -> float:
-        """What a value is multiplied by to be printed."""
+        """The factor between a value and its printed number."""
         return 100.0 if self.unit else 1.0
 
     @property
@@ -52,11 +52,11 @@ class Metric:
 
     @property
     def sign(self) -> int:
-        """1 where lower is better, -1 where higher is: what to sort values by, the best first."""
+        """1 if lower is better, -1 if higher is better. Sort by value times sign to get the best first."""
         return -1 if self.better == "higher" else 1
 
     def show(self, value: float | None, *, sign: bool = False) -> str:
-        """The value as it is printed, without the unit; nothing for None.
+        """Return the printed value without its unit; an empty string for None.
 
         >>> CATALOGUE["ece"].show(0.05321), CATALOGUE["nll"].show(-0.25, sign=True)
         ('5.32', '-0.2500')
@@ -64,7 +64,7 @@ class Metric:
         return "" if value is None else f"{self.scale * value:{'+' if sign else ''}.{self.decimals}f}"
 
     def phrase(self, value: float) -> str:
-        """The value with label and unit, for a line of text.
+        """Return the value with its label and unit, for a line of text.
 
         >>> CATALOGUE["ece"].phrase(0.05321)
         'ECE 5.32 %'
@@ -75,16 +75,16 @@ class Metric:
 CATALOGUE: dict[str, Metric] = {
     one["name"]: Metric(**one) for one in json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 }
-"""By name, in the order in which they are shown."""
+"""All metrics by name, in the order in which they are shown."""
 
 
 def metric(name: str) -> Metric:
-    """The metric of that name; one that is not in the catalogue is printed by its name with four decimals."""
+    """Return the metric of that name. A metric outside the catalogue is printed by name with four decimals."""
     return CATALOGUE.get(name) or Metric(name, name, "", 4, "", "score", unit="")
 
 
 def names(level: int = 4, *, among: Container[str] | None = None) -> list[str]:
-    """The names of the metrics up to a level, in order; ``among`` keeps those that it contains.
+    """Return the names of the metrics up to a level, in order. ``among`` keeps only the names that it contains.
 
     >>> names(1)
     ['accuracy', 'miou', 'ece', 'aece', 'nll']
@@ -95,6 +95,6 @@ def names(level: int = 4, *, among: Container[str] | None = None) -> list[str]:
 
 
 def selectable(*, maps: bool) -> list[str]:
-    """The metrics that can choose a checkpoint: one end is better, and training computes them after every epoch."""
+    """Return the metrics that can select a checkpoint: directed metrics that training computes after every epoch."""
     computed = {"", "scores", "maps"} if maps else {"", "scores"}
     return [one.name for one in CATALOGUE.values() if one.better and one.needs in computed]

@@ -1,4 +1,4 @@
-"""Scores of the whole prediction: NLL and Brier, which only the true probabilities minimise, and accuracy."""
+"""Proper scores (NLL and Brier score), which only the true probabilities minimise, and accuracy."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class Proper(Tally):
 
     @property
     def accuracy(self) -> float:
-        """Share of samples whose first class of largest score is the true one; ties go to the lower class."""
+        """Fraction of samples whose predicted class is the true one. If scores tie, the lowest class is predicted."""
         return ratio(self.right, self.n)
 
     @property
     def top5(self) -> float:
-        """Share of samples with fewer than five other classes scoring as high as the true one."""
+        """Fraction of samples for which fewer than five other classes have a score at least as high as the true one."""
         return ratio(self.in_five, self.n)
 
     @property

@@ -1,8 +1,8 @@
-"""Protocols: the conventions under which published calibration errors were computed, so that they can be met again.
+"""Protocols: the conventions under which published calibration errors were computed, to reproduce them exactly.
 
-A calibration error is not one number: the sides of bins, what becomes of the least confident sample, whether batches
-are averaged and the background counted all change it. A `Protocol` says all of that; two numbers can be compared when
-their protocols are equal.
+Several conventions change a calibration error: the closed side of bins, the treatment of the least confident sample,
+the averaging over batches, and the treatment of the background. A `Protocol` records all of them. Two numbers are
+comparable if their protocols are equal.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ TEMPERATURES = 100
 
 @dataclass(frozen=True)
 class Protocol:
-    """How the numbers are computed; hashable, so that a number can carry it."""
+    """The conventions under which metrics are computed. It is hashable, so it can be stored with a number."""
 
     name: str
     why: str
-    """How it differs from the others, in a sentence."""
+    """One sentence that states how it differs from the others."""
     bins: int = BINS
     closed: Literal["right", "left"] = "right"
     """Bins are (lo, hi], or [lo, hi) with 1.0 in a bin of its own."""
@@ -45,16 +45,16 @@ class Protocol:
     classes: Literal["all", "up to the largest label"] = "all"
     """The classes that the classwise error is averaged over."""
     images: int = 0
-    """Images per batch, each batch measured by itself and then averaged; 0 pools all samples."""
+    """Images per batch. Each batch is measured separately, and the results are averaged. 0 pools all samples."""
     weighted: bool = True
-    """Whether batches weigh as many samples as they hold, or all the same."""
+    """Whether batches are weighted by their number of samples, or equally."""
     without: int | None = None
     """A class whose samples are left out: the background."""
     temperature: Literal["none", "grid"] = "none"
     """Whether all scores are first divided by the temperature of the grid that gives the least ECE."""
 
     def meter(self) -> Meter:
-        """Something to feed with batches that then tells the numbers."""
+        """Return a meter that takes batches and computes the metrics."""
         return _GridMeter(self) if self.temperature == "grid" else Meter(self)
 
     def measure(
@@ -66,7 +66,7 @@ class Protocol:
         image: Tensor | None = None,
         ignore_index: int = IGNORE_INDEX,
     ) -> dict[str, float]:
-        """The numbers of scores ``(N, K, *D)``; ``image`` says which image each row is from, when rows are pixels."""
+        """Return the metrics of scores ``(N, K, *D)``. If rows are pixels, ``image`` is the image of each row."""
         meter = self.meter()
         meter.add(Batch.of(scores, target, kind=kind, ignore_index=ignore_index), image)
         return meter.result()
@@ -78,14 +78,14 @@ PROTOCOLS: dict[str, Protocol] = {
 
 
 def protocol(name: str) -> Protocol:
-    """The protocol of this name."""
+    """Return the protocol with this name."""
     if name not in PROTOCOLS:
         raise InputError(f"there is no protocol {name!r}{suggest(name, PROTOCOLS)}")
     return PROTOCOLS[name]
 
 
 class Meter:
-    """Takes batches in order, and tells the numbers of one protocol."""
+    """Compute the metrics of one protocol from batches in order."""
 
     def __init__(self, protocol: Protocol) -> None:
         self.protocol = protocol
@@ -96,7 +96,7 @@ class Meter:
         self._last_image: int | None = None
 
     def add(self, batch: Batch, image: Tensor | None = None) -> None:
-        """Take one more batch; ``image`` numbers the image of each row, whose rows must follow each other."""
+        """Add a batch. ``image`` is the image number of each row. The rows of one image must be consecutive."""
         for start, end in self._segments(batch, image):
             part = batch[start:end] if end - start < len(batch) else batch
             if self.protocol.without is not None:
@@ -106,7 +106,7 @@ class Meter:
                 self._current = group if self._current is None else self._current + group
 
     def result(self) -> dict[str, float]:
-        """The numbers of all batches so far; empty when no sample counted."""
+        """Return the metrics of all batches so far; empty if there was no valid sample."""
         measured = [group.numbers(self.protocol) for group in (*self._finished, self._current) if group is not None]
         if not measured:
             return {}
@@ -119,7 +119,7 @@ class Meter:
         }
 
     def _segments(self, batch: Batch, image: Tensor | None) -> Iterator[tuple[int, int]]:
-        """The stretches of rows that go to one group; a group is finished when an image too many for it comes."""
+        """Yield the ranges of rows of one group. A group ends when the next image exceeds its number of images."""
         if not self.protocol.images:
             yield 0, len(batch)
             return
@@ -144,11 +144,11 @@ class Meter:
 
 
 class _GridMeter(Meter):
-    """Measures at every temperature of the grid, and tells the numbers of the one with the least ECE."""
+    """Measure at every temperature of the grid, and return the metrics at the temperature with the least ECE."""
 
     def __init__(self, protocol: Protocol) -> None:
         super().__init__(protocol)
-        # Added up, not multiplied, as the papers' code does, whose 2.8 is 2.800000000000001.
+        # Like the code of the papers, we add 0.1 repeatedly, so 2.8 is 2.800000000000001.
         self._grid = list(itertools.accumulate([0.1] * TEMPERATURES))
         self._at: list[tuple[Bins, Proper]] = []
 
@@ -162,7 +162,7 @@ class _GridMeter(Meter):
         self._at = counted
 
     def result(self) -> dict[str, float]:
-        """The numbers at the chosen temperature; of several that are as good, the lowest."""
+        """Return the metrics at the chosen temperature (the lowest one if several are equally good)."""
         if not self._at or self._at[0][0].n == 0:
             return {}
         errors = [bins.ece for bins, _ in self._at]
@@ -214,10 +214,10 @@ def _numbers(bins: Bins, proper: Proper | None) -> dict[str, float]:
 
 
 def interpolated_aece(confidence: Tensor, right: Tensor, bins: int) -> float:
-    """Adaptive ECE as its reference code has it: edges where the sorted confidences, interpolated, reach k n / B.
+    """Return the adaptive ECE of its reference code: edges at interpolated ranks k n / B of the sorted confidences.
 
-    Bins are (lo, hi] with the least confidence as the lowest edge, so samples of the least confidence are in none, but
-    count in n. Samples with the same confidence share a bin, however many they are (Mukhoti et al., NeurIPS 2020).
+    Bins are (lo, hi] with the least confidence as the lowest edge. Samples with the least confidence are therefore in
+    no bin, but count in n. All samples with the same confidence share a bin (Mukhoti et al., NeurIPS 2020).
     """
     n = confidence.shape[0]
     ordered = confidence.sort().values.double()

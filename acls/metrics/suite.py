@@ -1,4 +1,4 @@
-"""Suite: all metrics of one set of predictions, from one pass, as sums that merge."""
+"""Suite: all metrics of one set of predictions, from one pass, as sums that can be merged."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from acls.metrics.tally import TALLIES, Several, Tally
 
 @dataclass(frozen=True, eq=False)
 class Suite(Tally):
-    """Accuracy, proper scores, the calibration errors of the top label and its ranking; more when asked for.
+    """Accuracy, proper scores, calibration errors of the top label, and ranking metrics; more on request.
 
-    The top label costs about as much as a softmax. What looks at every class's probability costs more and is asked for:
-    ``classwise`` (classwise ECE and the Brier score's split), ``ace`` (ACE and TACE), ``confusion`` (mean IoU),
-    ``redraw`` (what tests of calibration need of all classes; ``first`` is the number of the batch's first sample).
+    The metrics of the top label cost about as much as a softmax. Metrics of every class's probability cost more and are
+    optional: ``classwise`` (classwise ECE and the parts of the Brier score), ``ace`` (ACE and TACE), ``confusion``
+    (mean IoU), and ``redraw`` (data of all classes for calibration tests; ``first`` is the number of the batch's first
+    sample).
 
     >>> import torch
     >>> logits, target = torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0])
@@ -40,7 +41,7 @@ class Suite(Tally):
     n_classes: int | None
     redraws: Redraws | None = None
     more: Several | None = None
-    """Tallies that are none of these, but that a metric of the catalogue names as its own."""
+    """Additional tallies that are named by metrics of the catalogue."""
 
     @classmethod
     def count(
@@ -75,7 +76,7 @@ class Suite(Tally):
 
     @property
     def n(self) -> float:
-        """The number of samples, an int; with weights their sum."""
+        """The number of samples (an int), or the sum of their weights."""
         return self.bins.n
 
     @property
@@ -83,7 +84,7 @@ class Suite(Tally):
         return self.confidences.weighted
 
     def summary(self) -> dict[str, float]:
-        """Every metric by name, as a fraction; ``x_bound`` says how far the exact value of ``x`` can be from ``x``."""
+        """Return every metric by name, as a fraction. ``x_bound`` is the largest possible error of ``x``."""
         return dict(self._summary)
 
     @cached_property

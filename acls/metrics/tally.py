@@ -1,6 +1,6 @@
-"""Tally: sums over samples that merge, so that batches, processes and machines are one case.
+"""Tally: sums over samples that can be merged over batches, processes and machines.
 
-A measure that is a function of sums can be split anywhere: ``Bins.of(a) + Bins.of(b)`` is ``Bins.of(a and b)``.
+A metric that is a function of sums can be computed in parts: ``Bins.of(a) + Bins.of(b)`` is ``Bins.of(a and b)``.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ TALLIES: dict[str, type[Tally]] = {}
 
 @dataclass(frozen=True, eq=False)
 class Tally:
-    """Sums over samples: fields that are tensors or tallies add up, all others are settings and must agree.
+    """Sums over samples. Fields that are tensors or tallies are added; all other fields are settings and must agree.
 
-    Accumulators are int64 or float64. A subclass states its fields and `count`, what one batch adds to them; adding,
-    reducing over processes, saving and loading follow from the fields.
+    Accumulators are int64 or float64. A subclass defines its fields and `count`, which returns the sums of one batch.
+    Addition, reduction over processes, saving and loading follow from the fields.
     """
 
     whole: ClassVar[bool] = False
-    """Whether the sums need the scores of every class; triples of (confidence, predicted, label) will not do."""
+    """Whether the sums need the scores of every class. Triples (confidence, predicted, label) are then not enough."""
 
     def __init_subclass__(cls) -> None:
         if "count" in vars(cls):  # not what only others build upon
@@ -46,11 +46,11 @@ class Tally:
 
     @classmethod
     def count(cls, batch: Batch) -> Self:
-        """The sums of one batch."""
+        """Return the sums of one batch."""
         raise NotImplementedError
 
     def summary(self) -> dict[str, float]:
-        """The metrics that the sums tell, by name."""
+        """Return the metrics computed from the sums, by name."""
         raise NotImplementedError
 
     @classmethod
@@ -64,11 +64,11 @@ class Tally:
         sample_weight: Any = None,
         **settings: Any,
     ) -> Self:
-        """The sums of scores ``(N, K, *D)`` with target ``(N, *D)``; ``settings`` are the fields that are not sums.
+        """Return the sums of scores ``(N, K, *D)`` with target ``(N, *D)``. ``settings`` are fields that are not sums.
 
-        Arrays of any library will do, and for two classes scores ``(N,)`` of class 1. Without ``kind`` the scores are
-        logits; such as could be probabilities raise. ``sample_weight`` is one number per sample: a sample of weight 2
-        counts as two, and only the ratios of weights that are no whole numbers matter.
+        Arrays of any library are accepted. For two classes, scores ``(N,)`` of class 1 are enough. Without ``kind`` the
+        scores are logits; scores that could be probabilities then raise an error. ``sample_weight`` is one number per
+        sample. A sample of weight 2 counts as two samples. For fractional weights, only their ratios matter.
         """
         scores, target, known = scored(scores, target, kind)
         weight = None if sample_weight is None else as_tensor(sample_weight, "sample_weight")
@@ -85,7 +85,7 @@ class Tally:
         sample_weight: Tensor | None = None,
         **settings: Any,
     ) -> Self:
-        """The sums of what is left of a prediction: its confidence, its class, and the true class."""
+        """Return the sums of predictions of which only the confidence, the class, and the true class are known."""
         return cls.count(Batch.of_triples(confidence, predicted, labels, sample_weight=sample_weight), **settings)
 
     def __add__(self, other: Tally) -> Self:
@@ -96,7 +96,7 @@ class Tally:
         return self._with({name: value + theirs[name] for name, value in self._values().items() if _is_sum(value)})
 
     def _agree(self, other: Tally, *, except_for: Iterable[str] = ()) -> None:
-        """Raise unless both have the same settings, and sums of the same shape."""
+        """Raise an error unless both have the same settings, and sums of the same shape."""
         mine, theirs = ({name: _kind(value) for name, value in one._values().items()} for one in (self, other))
         for name in mine | theirs:
             one, two = mine.get(name, "absent"), theirs.get(name, "absent")
@@ -112,11 +112,11 @@ class Tally:
         return NotImplemented
 
     def all_reduce(self) -> Self:
-        """The sums over all processes, the same on each; what it is called on, where there is one process."""
+        """Return the sums over all processes, the same on each process. With one process, return the tally itself."""
         return self._map(lambda part: part.all_reduce() if isinstance(part, Tally) else all_reduce(part))
 
     def to(self, device: torch.device | str) -> Self:
-        """The same sums on another device."""
+        """Return the same sums on another device."""
         return self._map(lambda part: part.to(device))
 
     def _values(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class Tally:
         return self._with({name: function(value) for name, value in self._values().items() if _is_sum(value)})
 
     def tensors(self) -> dict[str, Tensor]:
-        """The sums by name; those of a tally within this one have its name and a dot before theirs."""
+        """Return the sums by name. The names of the sums of a nested tally start with its name and a dot."""
         flat: dict[str, Tensor] = {}
         for name, value in self._values().items():
             if isinstance(value, Tensor):
@@ -140,7 +140,7 @@ class Tally:
         return flat
 
     def settings(self) -> dict[str, Any]:
-        """What is not a sum, by name, ready for JSON; a tally within this one is a dict of its own."""
+        """Return the settings by name, ready for JSON. A nested tally is a nested dict."""
         return {
             name: value.settings() if isinstance(value, Tally) else value
             for name, value in self._values().items()
@@ -149,7 +149,7 @@ class Tally:
 
     @classmethod
     def restore(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Self:
-        """Undo `tensors` and `settings`."""
+        """Rebuild a tally from its `tensors` and `settings`."""
         hints = typing.get_type_hints(cls)
         values: dict[str, Any] = {}
         for field in dataclasses.fields(cls):
@@ -161,13 +161,13 @@ class Tally:
         return cls(**values)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a ``.safetensors`` file, whole or not at all; what is counted after a later `load` may be added."""
+        """Write a ``.safetensors`` file atomically. After `load`, more sums can be added to the tally."""
         meta = {"tally": type(self).__name__, "settings": json.dumps(self.settings())}
         save_tensors(path, self.tensors(), meta)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read what `save` wrote."""
+        """Read a file written by `save`."""
         tensors, meta = load_tensors(path)
         if meta.get("tally") != cls.__name__:
             raise InputError(f"{path}: expected a saved {cls.__name__}, got {meta.get('tally', 'no tally')}")
@@ -198,12 +198,12 @@ class Several(Tally):
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Those whose names begin with a prefix, by the rest of their names."""
+    """Return the tensors whose names start with a prefix, without that prefix."""
     return {name.removeprefix(prefix): part for name, part in tensors.items() if name.startswith(prefix)}
 
 
 def ratio(total: Tensor | float, n: Tensor | float) -> float:
-    """A sum over n samples as their mean; NaN without samples."""
+    """Return the mean of n samples from their sum; NaN without samples."""
     return float(total) / float(n) if n else float("nan")
 
 
