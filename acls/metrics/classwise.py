@@ -1,4 +1,4 @@
-"""What is counted per class: which was taken for which, and the calibration of every class's probability."""
+"""Metrics per class: the confusion matrix, and the calibration of the probability of every class."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TACE_THRESHOLD = 0.01
 
 @dataclass(frozen=True, eq=False)
 class Confusion(Tally):
-    """How often the true class (row) was predicted as each class (column); ``(K, K)``."""
+    """The confusion matrix ``(K, K)``: how often the true class (row) was predicted as each class (column)."""
 
     whole = True
 
@@ -36,12 +36,12 @@ class Confusion(Tally):
         return {"miou": self.miou(), "class_accuracy": self.class_accuracy}
 
     def iou(self) -> Tensor:
-        """Intersection over union of each class; NaN for one that is neither in the truth nor predicted."""
+        """Return the intersection over union of each class; NaN for a class that is neither true nor predicted."""
         hits = self.matrix.diagonal().double()
         return hits / (self.matrix.sum(0) + self.matrix.sum(1) - hits)
 
     def miou(self, *, without: int | None = None) -> float:
-        """Mean IoU over the classes that occur, ``without`` one of them where the background is to be left out."""
+        """Return the mean IoU over the classes that occur. ``without`` leaves out one class, such as the background."""
         iou = self.iou()
         if without is not None:
             iou = iou[torch.arange(iou.shape[0], device=iou.device) != without]
@@ -49,7 +49,7 @@ class Confusion(Tally):
 
     @property
     def class_accuracy(self) -> float:
-        """The mean of the accuracies of the classes that occur in the truth."""
+        """The mean of the accuracies of the classes that occur as true class."""
         return float((self.matrix.diagonal().double() / self.matrix.sum(1)).nanmean())
 
 
@@ -91,9 +91,10 @@ def binned_probabilities(batch: Batch, bins: int) -> Iterator[BinnedProbabilitie
 
 @dataclass(frozen=True, eq=False)
 class ClasswiseBins(Tally):
-    """How many samples, how much probability and how many events fell in each bin, a row per class; ``(K, B)``.
+    """The number of samples, the sum of probabilities and the number of events per class and bin; ``(K, B)``.
 
-    The bins are those of `Bins`. Class k's probability of every sample counts; the event is that k is its label.
+    The bins are those of `Bins`. Each sample counts with its probability of every class k; the event is that its label
+    is k.
     """
 
     whole = True
@@ -104,7 +105,7 @@ class ClasswiseBins(Tally):
     """Sums of squared probabilities."""
     events: Tensor
     event_probability: Tensor
-    """Sums of the probabilities of those that were the label."""
+    """Sums of the probabilities of the label."""
 
     @classmethod
     def count(cls, batch: Batch, bins: int = BINS) -> ClasswiseBins:
@@ -146,9 +147,9 @@ class ClasswiseBins(Tally):
 
     @property
     def noise(self) -> Tensor:
-        """The variance of each `residual`: the larger of the observed and of what calibrated probabilities have.
+        """The variance of each `residual`: the larger of the observed one and that of calibrated probabilities.
 
-        The observed one, Σ (p - [y = k])², knows nothing of cells in which no event has been seen.
+        The observed variance, Σ (p - [y = k])², is not reliable in cells without an event.
         """
         observed = self.squares - 2 * self.event_probability + self.events
         return torch.maximum(observed, self.probability - self.squares).clamp(min=0)
@@ -166,22 +167,22 @@ class ClasswiseBins(Tally):
     def brier_calibration(self) -> float:
         """The part of the Brier score that recalibrating each bin would remove, Σ_k Σ_b n_kb/n (mean p - mean [y=k])².
 
-        The rest of the Brier score is refinement, with what varies inside the bins: how well classes are told apart.
+        The rest of the Brier score is refinement (how well the classes are separated) and the variation inside bins.
         """
         return ratio((self.residual**2 / self.samples.double().clamp(min=1e-300)).sum(), self.n)
 
 
 @dataclass(frozen=True, eq=False)
 class ClassProbabilities(PairTally):
-    """The probability of every class for every sample with whether it was the label: what ACE and TACE need.
+    """The probability of every class for every sample, and whether it was the label, for ACE and TACE.
 
-    Kept one by one for small sets, in a histogram per class beyond, as `Confidences`.
+    Like `Confidences`, it stores single values for small sets and a histogram per class for larger sets.
     """
 
     whole = True
 
     threshold: float = 0.0
-    """Probabilities below it are left out."""
+    """Probabilities below this threshold are left out."""
 
     @classmethod
     def count(cls, batch: Batch, threshold: float = 0.0) -> ClassProbabilities:
@@ -196,10 +197,10 @@ class ClassProbabilities(PairTally):
         return result
 
     def summary(self, bins: int = BINS) -> dict[str, float]:
-        """Adaptive calibration error: the mean over classes of the error over bins of equal mass, and its error bound.
+        """Return the adaptive calibration error, a mean over classes of errors over equal-mass bins, and its bound.
 
-        With a threshold it is TACE, which leaves the many tiny probabilities aside; its bins have equal shares of the
-        rest, and are weighed against all n samples (Nixon et al., 2019).
+        With a threshold it is TACE, which leaves out the many tiny probabilities. Its bins have equal parts of the
+        remaining ones, and are weighted relative to all n samples (Nixon et al., 2019).
         """
         if self.rows == 0:
             return {}

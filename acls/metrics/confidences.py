@@ -1,9 +1,9 @@
-"""What depends on the order of confidences: kept exactly while that is cheap, in cells of fixed memory beyond.
+"""Data for metrics that depend on the order of confidences: exact for small sets, a histogram for larger sets.
 
-`Confidences` keeps every (confidence, hit) pair up to `EXACT` of them. Beyond that it keeps a histogram of `CELLS`
-cells with exact counts and exact sums per cell, equally wide in the fourth root of the distance to the nearer end of
-[0, 1]: the cells are finest where networks put their confidence, at 1. Which of the two it is depends on the number of
-samples alone, so the result does not depend on how they were split into batches or processes.
+`Confidences` stores up to `EXACT` pairs (confidence, hit). Beyond that it stores a histogram of `CELLS` cells with
+exact counts and exact sums per cell. The cells have equal width in the fourth root of the distance to the nearer end of
+[0, 1], so they are finest near 1, where most confidences are. Only the number of samples determines which of the two is
+used, so the result does not depend on the split into batches or processes.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from typing import Self
 
 EXACT = 1 << 20
-"""Values that are kept one by one, at 4 or 8 bytes each."""
+"""The largest number of values that are stored individually, at 4 or 8 bytes each."""
 CELLS = 1 << 17
-"""Cells of the histogram that takes over, at 24 bytes each, shared out among the columns."""
+"""The number of cells of the histogram, at 24 bytes each, divided among the columns."""
 _AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
 class PairTally(Tally):
-    """Columns of (probability, event) pairs: one by one while at most `EXACT`, as a histogram beyond."""
+    """Columns of (probability, event) pairs: stored individually up to `EXACT`, as a histogram beyond."""
 
     parts: tuple[Tensor, ...]
     """``(n, columns)`` each; a probability carries a minus sign where its event did not happen (so -0.0 exists). With
@@ -46,11 +46,11 @@ class PairTally(Tally):
     table: Tensor | None = None
     """``(3, columns, cells)`` float64: counts (exact up to 2^53), sums of probabilities, events."""
     in_table: int = 0
-    """Rows that the table holds; those in `parts` come on top."""
+    """The number of rows in the table, without those in `parts`."""
 
     @classmethod
     def keep(cls, signed: Tensor, weight: Tensor | None = None, **settings: Any) -> Self:
-        """The pairs of one batch."""
+        """Return the pairs of one batch."""
         columns = signed.shape[1]
         if weight is not None:
             signed = torch.cat([signed.double(), weight.double()[:, None]], 1)
@@ -108,20 +108,20 @@ class PairTally(Tally):
         return cls(parts=(), table=table.view(3, columns, cells), **own)
 
     def histogram(self) -> Tensor:
-        """Everything as a table ``(3, columns, cells)``, which adds up: counts, sums of probabilities, events."""
+        """Return all data as an additive table ``(3, columns, cells)``: counts, sums of probabilities, events."""
         table = self._folded().table
         assert table is not None
         return table
 
     @classmethod
     def of_histogram(cls, table: Tensor) -> Self:
-        """Undo `histogram`: what was kept one by one is in cells from now on."""
+        """Build from the output of `histogram`. Pairs that were stored individually are then in cells."""
         return cls((), table.shape[1], table=table, in_table=int(table[0, 0].sum()))
 
     def cells(self) -> Cells:
-        """The samples in order: a cell each while they are kept one by one, with ties sharing their hits equally.
+        """Return the samples in order. Pairs that are stored individually get one cell each; ties share hits equally.
 
-        Weights that are no whole numbers are scaled to a mean of 1, so that only their ratios matter.
+        Fractional weights are scaled to a mean of 1, so that only their ratios matter.
         """
         if self.table is None:
             pairs = self._pairs()
@@ -148,12 +148,12 @@ class PairTally(Tally):
         return next((tensor.device for tensor in holders if tensor is not None), torch.device("cpu"))
 
     def _settle(self) -> Self:
-        """Move pairs to the histogram once there are too many: few and large moves, as each touches every cell."""
+        """Move pairs to the histogram if there are too many. Moves are few and large, as each touches every cell."""
         waiting = (self.rows - self.in_table) * self.columns
         return self._folded() if waiting > EXACT else self
 
     def _folded(self) -> Self:
-        """Everything in the histogram."""
+        """Return the same data with all pairs in the histogram."""
         if not self.parts and self.table is not None:
             return self
         table = _histogram(self._pairs(), self.columns, self.cells_per_column)
@@ -164,7 +164,7 @@ class PairTally(Tally):
 
 @dataclass(frozen=True, eq=False)
 class Confidences(PairTally):
-    """The confidence of every sample and whether it was right: what equal-mass bins, KS, SmoothECE and AURC need."""
+    """The confidence of every sample and whether it was right, for equal-mass bins, KS, SmoothECE and AURC."""
 
     @classmethod
     def count(cls, batch: Batch) -> Confidences:
@@ -173,11 +173,11 @@ class Confidences(PairTally):
 
     @property
     def n(self) -> float:
-        """The number of samples, an int; with weights their sum."""
+        """The number of samples (an int), or the sum of their weights."""
         return float(self.cells().n[0]) if self.weighted else self.rows
 
     def reliability(self, bins: int = BINS) -> Reliability:
-        """The rows of a reliability diagram with bins of equal mass; a cell goes to the bin that its middle is in."""
+        """Return the rows of a reliability diagram with bins of equal mass. The middle of a cell determines its bin."""
         cells = self.cells()
         index, mean = cells.equal_mass(bins)[0], cells.mean[0]
         sums = cells[0].binned(index, bins)
@@ -187,7 +187,7 @@ class Confidences(PairTally):
         return Reliability(lower, upper, held, sums.confidence / sums.count, sums.right / sums.count)
 
     def summary(self, bins: int = BINS) -> dict[str, float]:
-        """Adaptive ECE, KS, SmoothECE, AUROC and AURC, each followed by its error bound."""
+        """Return adaptive ECE, KS, SmoothECE, AUROC and AURC, each followed by its error bound."""
         if self.rows == 0:
             return {}
         cells = self.cells()
@@ -206,7 +206,7 @@ class Confidences(PairTally):
 
 
 def _sorted_cells(signed: Tensor, weight: Tensor | None) -> Cells:
-    """A cell for each pair, in ascending order; ties share their hits equally."""
+    """Return one cell per pair, in ascending order. Ties share their hits equally."""
     happened = ~torch.signbit(signed)
     if weight is not None or signed.device.type != "cpu":
         probability, order = signed.abs().double().sort(-1)
@@ -230,7 +230,7 @@ def _sorted_cells(signed: Tensor, weight: Tensor | None) -> Cells:
 
 
 def _histogram(pairs: Tensor, columns: int, cells: int) -> Tensor:
-    """Counts, sums of probabilities and events per column and cell, in pieces that stay in the cache."""
+    """Return counts, sums of probabilities and events per column and cell, computed in pieces that fit in the cache."""
     table = torch.zeros(3, columns * cells, dtype=torch.float64, device=pairs.device)
     first = torch.arange(columns, device=pairs.device) * cells
     step = max(1, _AT_ONCE // columns) if pairs.device.type == "cpu" else max(1, pairs.shape[0])
@@ -247,7 +247,7 @@ def _histogram(pairs: Tensor, columns: int, cells: int) -> Tensor:
 
 
 def _join(parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Concatenate the last parts while they are alike in size: n small ones cost n log n copies, not n²."""
+    """Concatenate the last parts while they have similar sizes, so that n small parts cost n log n copies, not n²."""
     kept = list(parts)
     while len(kept) > 1 and kept[-2].shape[0] <= 2 * kept[-1].shape[0]:
         last = kept.pop()

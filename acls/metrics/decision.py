@@ -1,4 +1,4 @@
-"""From confidences to a decision: accept what is confident enough, with a bound on how much of it is wrong."""
+"""Choose a confidence threshold above which predictions are accepted, with a bound on their error rate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from acls.metrics.distributions import LEVEL
 from acls.metrics.resampling import Blocks
 
 FEWEST_UNITS = 30
-"""Images, or other units of samples that belong together, below which their variance is not known well enough."""
+"""The minimum number of units (for example images) for a reliable estimate of their variance."""
 _RATIO = 1.03  # how much more each threshold accepts than the one before
 _STARTS = 24  # one threshold in 24, which accepts twice as many as the last such one, is tested in any case
 _LEAST = 50  # no threshold accepts less than this fraction of all samples, 1 / 50
@@ -25,7 +25,7 @@ _LEAST = 50  # no threshold accepts less than this fraction of all samples, 1 / 
 class Decision:
     """Accept predictions at or above ``threshold``: at most ``max_error`` of those are wrong, at confidence ``level``.
 
-    The threshold is None where no threshold has that bound with these samples; then nothing is accepted.
+    If no threshold satisfies the bound with these samples, the threshold is None and nothing is accepted.
     """
 
     threshold: float | None
@@ -38,11 +38,11 @@ class Decision:
 
     @property
     def share(self) -> float:
-        """The fraction of the samples that is accepted."""
+        """The fraction of samples that are accepted."""
         return self.accepted / self.n
 
     def as_json(self) -> dict[str, Any]:
-        """The numbers and the sentence, as plain values."""
+        """Return the numbers and the sentence as plain values."""
         return {**vars(self), "share": self.share, "text": str(self)}
 
     def __str__(self) -> str:
@@ -63,14 +63,14 @@ class Decision:
 def decide(
     confidences: Confidences, blocks: Blocks | None = None, *, max_error: float, level: float = LEVEL
 ) -> Decision:
-    """The threshold that accepts most while at most ``max_error`` of the accepted are wrong, at confidence ``level``.
+    """Return the threshold that accepts most samples with at most ``max_error`` wrong, at confidence ``level``.
 
-    With ``blocks`` of units, as of images whose pixels belong together, those are independent, else the samples are.
-    What was used to choose the threshold also bounds its error, so the bound holds for many thresholds at once: they
-    are tested from strict to lenient, the error probability 1 - level shared out among a few of them, and what a
-    rejection has used passes on to the next (the fallback procedure of Wiens, Pharmaceutical Statistics 2003). Each
-    test is the exact binomial one (Clopper and Pearson 1934); for units, of the number of independent samples with the
-    same variance, from `FEWEST_UNITS` units on.
+    Samples are independent. With ``blocks``, units are independent instead, for example images with many pixels. The
+    same samples choose the threshold and bound its error, so the bound must hold for many thresholds at once. They are
+    tested from strict to lenient. The error probability 1 - level is divided among a few of them, and each rejection
+    passes its part on to the next test (the fallback procedure of Wiens, Pharmaceutical Statistics 2003). Each test is
+    the exact binomial test (Clopper and Pearson 1934). For units it uses the number of independent samples with the
+    same variance and needs at least `FEWEST_UNITS` units.
 
     >>> confidence = torch.linspace(0, 1, 1000)
     >>> right = (confidence > 0.3).long()
@@ -90,7 +90,7 @@ def decide(
         lower = blocks.lower()
         count, _, right = blocks.cells[blocks.units > 0].unbind(-1)
     lower, count, wrong = (part.double().cpu().flip(-1) for part in (lower, count, count - right))
-    # A cell that ties with the next, or holds nothing, is no place to cut.
+    # A threshold cannot lie at an empty cell or at a cell that ties with the next.
     last = torch.cat([lower[1:] < lower[:-1], torch.ones(1, dtype=torch.bool)])
     held = count.sum(0).cumsum(0)
     ranks = held.new_tensor(_ranks(n, max_error, level, independent=blocks is None))
@@ -113,7 +113,7 @@ def decide(
 
 
 def _ranks(n: int, max_error: float, level: float, *, independent: bool) -> list[int]:
-    """How many samples each threshold accepts: from the fewest that could pass with an error, each 3 % more."""
+    """Return how many samples each threshold accepts, in steps of 3 %, from the fewest that could pass."""
     fewest = 1.6 * math.log(1 - level) / math.log(1 - max_error) if independent else 1.0
     rank, found = max(fewest, n / _LEAST), [n]
     while rank < n:
@@ -123,7 +123,7 @@ def _ranks(n: int, max_error: float, level: float, *, independent: bool) -> list
 
 
 def _binomial(wrong: Tensor, count: Tensor, rate: float) -> Tensor:
-    """P(at most ``wrong`` errors among ``count`` samples), each wrong with probability ``rate``; 1 above the mean."""
+    """Return P(at most ``wrong`` errors in ``count`` samples) for the error probability ``rate``; 1 above the mean."""
     found = []
     for w, m in zip(wrong.round().tolist(), count.tolist(), strict=True):
         if w > m * rate:
@@ -137,11 +137,11 @@ def _binomial(wrong: Tensor, count: Tensor, rate: float) -> Tensor:
 
 
 def _effective(wrong: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-    """Errors and samples of units, as so many independent samples as would have the same variance, rounded up and down.
+    """Return errors and samples as numbers of independent samples with the same variance, rounded up and down.
 
-    With error rate p = Σ wrong / Σ count these are p (1 - p) / var(p) samples, the variance between units, and fewer by
-    (U - 3) / (U - 1) as that is estimated; U samples where there is no error (Korn and Graubard, Survey Methodology
-    1998).
+    With error rate p = Σ wrong / Σ count there are p (1 - p) / var(p) such samples, where var(p) is the variance
+    between units. The factor (U - 3) / (U - 1) accounts for the estimation of that variance. Without errors there are U
+    samples (Korn and Graubard, Survey Methodology 1998).
     """
     units = wrong.shape[0]
     m, p = count.sum(0), wrong.sum(0) / count.sum(0)

@@ -1,4 +1,4 @@
-"""Tails of the usual distributions, intervals of a share, and p-values put together: all that needs no data."""
+"""Tails and quantiles of common distributions, intervals of a proportion, and combined or corrected p-values."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from statistics import NormalDist
 import torch
 
 LEVEL = 0.95
-"""Confidence level of every interval unless said otherwise."""
+"""The default confidence level of intervals."""
 
 
 def normal_tail(z: float) -> float:
-    """P(|Z| > z) of a standard normal Z; 1 for z <= 0.
+    """Return P(|Z| > z) for a standard normal Z; 1 for z <= 0.
 
     >>> round(normal_tail(1.96), 3)
     0.05
@@ -23,12 +23,12 @@ def normal_tail(z: float) -> float:
 
 
 def normal_quantile(level: float = LEVEL) -> float:
-    """What |Z| stays below with this probability: 1.96 for 0.95."""
+    """Return the value that |Z| stays below with this probability: 1.96 for 0.95."""
     return NormalDist().inv_cdf((1 + level) / 2)
 
 
 def student_tail(t: float, freedom: int) -> float:
-    """P(|T| > t) of Student's t: with θ = arctan(t / √ν) a finite sum of powers of cos θ.
+    """Return P(|T| > t) for Student's t: a finite sum of powers of cos θ, where θ = arctan(t / √ν).
 
     >>> round(student_tail(12.706, 1), 4)
     0.05
@@ -44,7 +44,7 @@ def student_tail(t: float, freedom: int) -> float:
 
 
 def last(holds: Callable[[float], bool], high: float) -> float:
-    """The last number from 0 to ``high`` for which a condition holds that ends somewhere between them: by bisection."""
+    """Return by bisection the largest number from 0 to ``high`` up to which a condition holds."""
     low = 0.0
     while high - low > 1e-9 * (1 + high):
         middle = (low + high) / 2
@@ -54,18 +54,18 @@ def last(holds: Callable[[float], bool], high: float) -> float:
 
 @lru_cache(maxsize=4096)
 def student_quantile(freedom: int, level: float = LEVEL) -> float:
-    """What |T| stays below with this probability: 12.706 for one degree of freedom and 0.95."""
+    """Return the value that |T| stays below with this probability: 12.706 for one degree of freedom and 0.95."""
     if freedom > 1000:
         return normal_quantile(level)
     return last(lambda t: student_tail(t, freedom) > 1 - level, 1e6 if freedom < 10 else 100.0)
 
 
 def bias_aware_quantile(unknown: float, level: float = LEVEL) -> float:
-    """How many standard deviations both ends of an interval need, if its estimate has a bias that is not known.
+    """Return the half-width, in standard deviations, of an interval whose estimate has an unknown bias.
 
-    The bias may be anything in a range of ``unknown`` standard deviations, and each end allows for the worst. It cannot
-    be the worst for both, so z with P(Z > z) + P(Z > z + unknown) = 1 - level will do: 1.96 where the bias is known,
-    1.645 where the range is wide (Imbens and Manski, Econometrica 2004).
+    The bias can have any value in a range of ``unknown`` standard deviations, and each end allows for the worst case.
+    The worst case cannot hold for both ends, so z with P(Z > z) + P(Z > z + unknown) = 1 - level is enough: 1.96 if the
+    bias is known, 1.645 if the range is wide (Imbens and Manski, Econometrica 2004).
 
     >>> round(bias_aware_quantile(0.0), 3), round(bias_aware_quantile(5.0), 3)
     (1.96, 1.645)
@@ -74,7 +74,7 @@ def bias_aware_quantile(unknown: float, level: float = LEVEL) -> float:
 
 
 def chi_squared_tail(statistic: float, freedom: float) -> float:
-    """P(X > statistic) of a chi-squared X; 1 without a degree of freedom."""
+    """Return P(X > statistic) for a chi-squared X; 1 if there are no degrees of freedom."""
     if freedom <= 0:
         return 1.0
     half = torch.tensor([freedom / 2, max(statistic, 0.0) / 2], dtype=torch.float64)
@@ -82,7 +82,7 @@ def chi_squared_tail(statistic: float, freedom: float) -> float:
 
 
 def wilson(share: float, n: float, level: float = LEVEL) -> tuple[float, float]:
-    """Wilson's interval of a share of n independent samples (Wilson, JASA 1927): right at 0 and 1, too.
+    """Return Wilson's interval for a proportion of n independent samples (JASA 1927). It is also valid at 0 and 1.
 
     >>> tuple(round(end, 3) for end in wilson(1.0, 50))
     (0.929, 1.0)
@@ -94,9 +94,9 @@ def wilson(share: float, n: float, level: float = LEVEL) -> tuple[float, float]:
 
 
 def cauchy(p_values: Iterable[float], weights: Iterable[float] | None = None) -> float:
-    """One p-value from several, however they depend on each other (Liu & Xie, JASA 2020), by default weighted alike.
+    """Combine p-values of tests with any dependence (Liu & Xie, JASA 2020). The default weights are equal.
 
-    One above 0.95 counts as 0.95: a test that finds less than chance would must not outweigh the others.
+    A p-value above 0.95 counts as 0.95, so that one very large p-value does not outweigh the others.
 
     >>> round(cauchy([0.01, 0.8]), 3)
     0.02
@@ -109,9 +109,9 @@ def cauchy(p_values: Iterable[float], weights: Iterable[float] | None = None) ->
 
 
 def for_many(comparisons: int, level: float = LEVEL) -> float:
-    """The level of each of several intervals that all hold together (Bonferroni).
+    """Return the level of each of several intervals such that all of them hold simultaneously (Bonferroni).
 
-    Such an interval excludes 0 exactly where the p-value, multiplied by the number of comparisons, is below 0.05.
+    Such an interval excludes 0 exactly if the p-value, multiplied by the number of comparisons, is below 0.05.
 
     >>> round(for_many(5), 4)
     0.99
@@ -120,7 +120,7 @@ def for_many(comparisons: int, level: float = LEVEL) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """P-values corrected for being many: rejecting those below α errs at all with probability α at most (Holm 1979).
+    """Return p-values corrected for multiple tests. The probability of any false rejection is at most α (Holm 1979).
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
