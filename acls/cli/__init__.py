@@ -1,7 +1,7 @@
 """The command line: each command is a module of this package with `configure(parser)` and `run(args)`.
 
-The docstring of a module is the help of its command: what it does, then examples. Only the chosen command's module is
-imported, and torch only when it runs, so help comes at once.
+The docstring of a module is the help text of its command: a description, then examples. Only the module of the chosen
+command is imported, and torch only when the command runs, so the help is shown without delay.
 """
 
 import argparse
@@ -53,11 +53,11 @@ _REMEDIES = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space, or wri
     errno.EROFS: "write elsewhere",
     errno.EACCES: "ask its owner for the right to it, or pass another path",
 }
-"""The way out of an error of the system, by its number."""
+"""Suggested remedies for system errors, by error number."""
 
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Fills paragraphs, keeps examples as written and shows the default of every option that has one."""
+    """Wraps paragraphs, keeps the layout of examples, and shows the default of every option that has one."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         parts = text.strip("\n").split("\n\n")
@@ -70,15 +70,15 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
 
 
 _FIRST = ("set:data.root", "set:model.name", "set:loss.name", "set:epochs", "set:batch", "set:optim.lr", "set:seed")
-"""Settings of a recipe that ``--help`` shows."""
+"""Recipe settings that ``--help`` shows."""
 _FOLDED = ("verbose", "config", "no_report", "no_figures", "wait", "address", "ignore_index")
-"""Other options of such commands that only ``--help-all`` shows."""
+"""Other options of these commands that only ``--help-all`` shows."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises instead of exiting, so that a wrong option is an error in one line like any other.
+    """Raises an error instead of exiting, so that a wrong option is reported in one line like any other error.
 
-    ``--help`` shows the settings of a recipe that people use first, ``--help-all`` every one.
+    ``--help`` shows the most common settings of a recipe, ``--help-all`` shows all settings.
     """
 
     def print_help(self, file: Any = None) -> None:
@@ -96,9 +96,9 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; 0 if all went well, 1 if a check or a worker failed, 2 for bad input, 130 after Ctrl-C.
+    """Run a command; return 0 for success, 1 if a check or a worker failed, 2 for bad input, 130 after Ctrl-C.
 
-    Whatever goes wrong is reported in one line; ``--debug`` shows the traceback as well.
+    Every error is reported in one line; ``--debug`` also shows the traceback.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
@@ -108,10 +108,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _run(arguments, chosen)
         sys.stdout.flush()  # here, where a full disk can still be reported
         return code
-    except KeyboardInterrupt as stopped:  # with the way to go on, where there is one
+    except KeyboardInterrupt as stopped:  # its message says how to continue, if that is possible
         print(f"acls {chosen}: {'; '.join(['stopped', *map(str, stopped.args)])}", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of our output went away, as `head` does
+    except BrokenPipeError:  # the reader of our output has closed the pipe, as `head` does
         sys.stderr.close()
         return 0
     except Exception as error:
@@ -141,7 +141,7 @@ def _run(arguments: list[str], chosen: str | None) -> int:
 
 
 def _line_of(error: Exception) -> tuple[int, str]:
-    """The exit code and the line that stand for an error: what, where, and the way out."""
+    """Return the exit code and the message for an error: what happened, where, and how to fix it."""
     said, kind = " ".join(str(error).split()), type(error).__name__
     if isinstance(error, InputError | MissingExtra):
         return 2, f"--{error}" if isinstance(error, SettingError) else said
@@ -158,7 +158,7 @@ def _line_of(error: Exception) -> tuple[int, str]:
 
 
 def full_parser(chosen: Container[str | None] = COMMANDS) -> argparse.ArgumentParser:
-    """The parser of all commands; only those ``chosen`` have their options."""
+    """Return the parser of all commands; only the commands in ``chosen`` have their options."""
     parser = _Parser(prog="acls", description=acls.__doc__.splitlines()[0], epilog=EXAMPLE, formatter_class=_Formatter)
     parser.add_argument("--version", action="version", version=f"acls {acls.__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error, with any command")

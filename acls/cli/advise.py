@@ -1,7 +1,7 @@
 """Say which epoch of a run to keep, by which rule, from its numbers on the validation part.
 
-The front holds the epochs that no other beats in accuracy and ECE at once. The ECE after temperature is that of the
-validation samples which the temperature was fitted on, and so a little too low.
+The front holds the epochs for which no other epoch is better in both accuracy and ECE. The ECE after temperature
+scaling uses the validation samples on which the temperature was fitted, so it is slightly too low.
 
 Examples:
   acls advise runs/digits_cnn-ACLS-1
@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Print the rules and what they keep."""
+    """Print the rules and the epochs that they keep."""
     from acls.study.advisor import advise
 
     check_out(args, args.figure, "figure")

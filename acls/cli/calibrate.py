@@ -1,8 +1,8 @@
 """Fit calibrators to validation predictions, judge them by cross-validation, recommend one and save it.
 
-Each method is fitted to folds of VAL and measured on the fold left out, so its numbers are held-out. The advice is to
-keep the model as it is unless the held-out NLL falls by more than its standard error (half of it for a method that
-learns a single value) and the ECE does not rise by more than twice its own.
+Each method is fitted on all folds of VAL but one and measured on the held-out fold. The advice is to keep the model
+unchanged unless the held-out NLL falls by more than its standard error (half of it for a method that learns a single
+value) and the ECE does not rise by more than twice its standard error.
 
 Examples:
   acls calibrate val.npz --test test.npz --out calibrator.safetensors
@@ -27,13 +27,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--test", metavar="TEST", help="other predictions of the same model, to show before and after")
     parser.add_argument("--out", metavar="FILE", help="save the recommended calibrator (.safetensors)")
     parser.add_argument("--folds", type=number(int, "[2, 1000]"), default=5, help="folds of the cross-validation")
-    force = "write over what acls did not write, and save the best calibrator where the advice is to keep the model"
+    force = "overwrite files that acls did not write, and save the best calibrator if the advice is to keep the model"
     add_shared(parser, "json", "markdown", "quiet", force=force, bootstrap="draws for the noise floors on TEST")
     add_columns(parser, weight=True)
 
 
 def run(args: argparse.Namespace) -> None:
-    """Fit, judge, show, save."""
+    """Fit the calibrators, judge them, print the results and save the recommended one."""
     check_out(args, args.out, "calibrator", args.val, args.test)
     from acls.calibrators import make_calibrators
     from acls.results import recommend

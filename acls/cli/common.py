@@ -1,4 +1,4 @@
-"""Options that several commands share, the names of a file's columns among them, and how a command prints."""
+"""Options that several commands share, such as the column names of a file, and functions that print results."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ names of arrays or columns:
 
 
 def share(text: str) -> float:
-    """``2%`` or ``0.02``."""
+    """Parse a fraction, written as ``2%`` or ``0.02``."""
     try:
         value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
@@ -61,7 +61,7 @@ def share(text: str) -> float:
 
 
 def numbers(text: str) -> list[int]:
-    """Read ``3``, ``1-5`` or ``1,3,5``, each number once; empty where it is none of these."""
+    """Parse ``3``, ``1-5`` or ``1,3,5`` without duplicates; return an empty list for any other text."""
     try:
         parts = [part.split("-") for part in text.split(",") if part.strip()]
         return list(dict.fromkeys(n for part in parts for n in range(int(part[0]), int(part[-1]) + 1)))
@@ -73,7 +73,7 @@ _SHARED: dict[str, dict[str, Any]] = {
     "json": {"action": "store_true", "help": "print one JSON object, with fractions, not percent"},
     "markdown": {"action": "store_true", "help": "print the tables as Markdown"},
     "quiet": {"action": "store_true", "help": "no progress bar"},
-    "force": {"action": "store_true", "help": "write over what acls did not write"},
+    "force": {"action": "store_true", "help": "overwrite files that acls did not write"},
     "wait": {"action": "store_true", "help": "wait while another process works in the same folder"},
     "figure": {"metavar": "FILE", "help": "also draw a figure: .png, .svg or .pdf"},
     "bootstrap": {
@@ -94,14 +94,14 @@ _SHARED: dict[str, dict[str, Any]] = {
 
 
 def add_shared(parser: argparse.ArgumentParser, *names: str, **texts: str) -> None:
-    """Add options that other commands have, too; ``texts`` are those with a help of their own."""
+    """Add shared options by name; ``texts`` are shared options with a help text of their own."""
     for name in (*names, *texts):
         settings = _SHARED[name] | ({"help": texts[name]} if name in texts else {})
         parser.add_argument(f"--{name.replace('_', '-')}", **settings)
 
 
 def add_columns(parser: argparse.ArgumentParser, *, several: bool = False, weight: bool = False) -> None:
-    """Add the options that say which names of a file hold what; ``several`` lets scores be named more than once."""
+    """Add the options for the names in a file; with ``several``, names of scores can be given more than once."""
     group = parser.add_argument_group("names in the file")
     for name, text in COLUMNS.items():
         flags = ["--label"] * (name == "labels") + [f"--{name.replace('_', '-')}"]
@@ -114,7 +114,7 @@ def add_columns(parser: argparse.ArgumentParser, *, several: bool = False, weigh
 
 
 def columns_of(args: argparse.Namespace, **others: Any) -> Columns:
-    """The names that the options give, but for ``others``."""
+    """Return the column names from the options, replaced by ``others`` where given."""
     from acls.predictions import Columns
 
     names: dict[str, Any] = {name: getattr(args, name, None) for name in COLUMNS}
@@ -122,7 +122,7 @@ def columns_of(args: argparse.Namespace, **others: Any) -> Columns:
 
 
 def batches_of(args: argparse.Namespace, path: str, *, check: bool = True, **columns: Any) -> Batches:
-    """Open a file, with the names that the options give; a terminal shows a bar while it is read."""
+    """Open a file with the column names from the options; on a terminal, show a progress bar while reading."""
     from acls.predictions import open_batches
 
     batches = open_batches(path, columns_of(args, **columns), ignore_index=args.ignore_index, check=check)
@@ -131,7 +131,7 @@ def batches_of(args: argparse.Namespace, path: str, *, check: bool = True, **col
 
 
 def models_of(args: argparse.Namespace, files: Sequence[str]) -> list[tuple[str, Batches]]:
-    """Title and data of each model: files under one name, or names in one file, or one name per file."""
+    """Return title and data of each model: files with one name, names in one file, or one name per file."""
     from acls.front import short_names
 
     named = [(kind, name) for kind in _SCORES for name in getattr(args, kind) or []]
@@ -151,7 +151,7 @@ def models_of(args: argparse.Namespace, files: Sequence[str]) -> list[tuple[str,
 
 
 def _with_bar(batches: Batches) -> Batches:
-    """The same data, with a bar on the terminal whenever it is read."""
+    """Return the same data, with a progress bar on the terminal during reading."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TimeRemainingColumn
 
@@ -169,20 +169,20 @@ def _with_bar(batches: Batches) -> Batches:
 
 
 def engine_of(args: argparse.Namespace) -> Engine:
-    """The engine that the options describe."""
+    """Return the engine that the options describe."""
     from acls.study.engine import make_engine
 
     return make_engine(args.engine, workers=args.workers, address=args.address)
 
 
 def check_out(args: argparse.Namespace, path: str | Path | None, kind: str, *inputs: Any) -> None:
-    """Raise, before any work, where the command must not write ``path``, if given: see `storage.check_output`."""
+    """Raise an error, before any work, if the command must not write ``path``: see `storage.check_output`."""
     if path is not None:
         check_output(path, kind, inputs=[one for one in inputs if one is not None], force=args.force)
 
 
 def say(args: argparse.Namespace, result: Any, shown: str | None = None) -> None:
-    """Print a result: as JSON where --json is given, else ``shown``, or what `acls.report.texts` says of it."""
+    """Print a result: as JSON with --json, otherwise ``shown`` or the text from `acls.report.texts`."""
     for one in getattr(result, "notes", ()):
         note(args, one)
     if args.json:
@@ -195,13 +195,13 @@ def say(args: argparse.Namespace, result: Any, shown: str | None = None) -> None
 
 
 def note(args: argparse.Namespace, text: str) -> None:
-    """Print a line beside the output, on the standard error."""
+    """Print a line to standard error."""
     print(f"acls {args.command}: {text}", file=sys.stderr)
 
 
 @contextmanager
 def continued(way: str) -> Iterator[None]:
-    """Work that Ctrl-C stops and that can go on; ``way`` says how."""
+    """Mark work that can continue after Ctrl-C; ``way`` tells the user how."""
     try:
         yield
     except KeyboardInterrupt as stopped:

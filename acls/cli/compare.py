@@ -1,8 +1,8 @@
 """Compare training methods on a recipe, or saved predictions: which is best, and how sure is that?
 
-Trains every method with every seed, measures each network as it is and after post-hoc calibration on the validation
-part, and tests the best against all others, on the same test samples and over the seeds. Without a recipe it is a
-demonstration on embedded digits. The same command continues a study that was stopped.
+Trains every method with every seed, and measures each network before and after post-hoc calibration on the validation
+part. Then tests the best method against all others, on the same test samples and over the seeds. Without a recipe,
+it runs a demonstration on embedded digits. The same command continues a study that was stopped.
 
 Examples:
   acls compare
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 DEMO = "digits_few"
 DEFAULTS = {"methods": METHODS, "seeds": "3", "posthoc": "temperature"}
-"""Not in the parser, so that an option that is given differs from its default."""
+"""Defaults that are not in the parser, so that options given by the user can be recognised."""
 DEMO_SEEDS = "5"
 
 
@@ -53,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run or continue the study and print its table; 1 where some training failed."""
+    """Run or continue the study and print its table; return 1 if a training failed."""
     if args.predictions:
         found = _files(args)
     else:
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def study_recipe(args: argparse.Namespace) -> Recipe:
-    """The recipe that the options describe; runs of a study log to metrics.csv alone unless --loggers is given."""
+    """Return the recipe that the options describe; runs of a study log only to metrics.csv without --loggers."""
     recipe = recipe_of(args, DEMO)
     given = settings_of(args)
     if "loss.name" in given:
@@ -85,7 +85,7 @@ def study_recipe(args: argparse.Namespace) -> Recipe:
 
 
 def _seeds(text: str, first: int) -> list[int]:
-    """``3`` is that many seeds, from the recipe's on; ``5,7`` and ``5-7`` are these."""
+    """Parse seeds: ``3`` means three seeds, starting at the recipe's seed; ``5,7`` and ``5-7`` list seeds."""
     found, listed = numbers(text), "," in text or "-" in text
     if not found or (found[0] < 1 and not listed):
         raise InputError(f"--seeds: expected a number of seeds, as 3, or a list of them, as 5,7,9, got {text!r}")
@@ -93,7 +93,7 @@ def _seeds(text: str, first: int) -> list[int]:
 
 
 def _files(args: argparse.Namespace) -> Comparison:
-    """Compare saved outputs as a study of one seed would be."""
+    """Compare saved outputs in the same way as a study with one seed."""
     names = (*DEFAULTS, "config", "out", "no_report", "wait", "address", "workers")
     given = [f"--{name.replace('_', '-')}" for name in names if getattr(args, name) not in (None, False)]
     given += [*([args.recipe] if args.recipe else []), *(f"--{name}" for name in settings_of(args))]

@@ -1,6 +1,6 @@
 """Print a script that completes commands, options and recipes in your shell.
 
-Put its output where the shell reads it, as the examples do.
+Save the output in a file that your shell reads, as in the examples.
 
 Examples:
   acls completion bash >> ~/.bashrc

@@ -1,4 +1,4 @@
-"""Look through a file of predictions and say what looks wrong, in plain sentences.
+"""Check a file of predictions and report what looks wrong, in plain sentences.
 
 Exit code 0: nothing serious. 1: something serious, such as probabilities named as logits, softmax applied twice, labels
 in another order, NaN, or a calibration set that overlaps with the test set. 2: the file or a name was not found.
@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the findings; 1 if one is serious."""
+    """Print the findings; return 1 if one is serious."""
     from acls.watch.doctor import examine
 
     against = None if args.against is None else batches_of(args, args.against, check=False)

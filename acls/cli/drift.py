@@ -1,10 +1,11 @@
 """Check new predictions, labelled or not, for drift away from the calibration set.
 
-Three tests ask whether the differences are more than chance: of the confidences (Kolmogorov-Smirnov, and the population
-stability index over tenths of the calibration set), and of how often each class is predicted. Accuracy on the new data
-is predicted from its confidences. Labels, where the new data has some, tell accuracy and classes themselves. The alarm
-is raised where a difference is beyond chance and large enough to matter; a shift of the classes is one of its own, with
-the new shares of the classes, and --out then saves a calibrator that corrects for it.
+Three tests check whether the differences are larger than chance: two for the confidences (Kolmogorov-Smirnov, and the
+population stability index over deciles of the calibration set), and one for how often each class is predicted. The
+accuracy on the new data is predicted from its confidences. If the new data has labels, accuracy and class frequencies
+are computed from them. An alarm is raised if a difference is beyond chance and large enough to matter. A shift of the
+class frequencies is a separate alarm, which reports the new frequencies; --out then saves a calibrator that corrects
+for the shift.
 
 Exit code 0: no alarm. 1: alarm. 2: a file or a name was not found.
 
@@ -32,13 +33,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         kind, default = number(float, leaf.within), getattr(Limits, name)
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default, metavar="X", help=leaf.help)
     parser.add_argument("--out", metavar="FILE", help="save a calibrator that corrects for the classes' new shares")
-    force = "write over what acls did not write, and save the calibrator where the classes raise no alarm"
+    force = "overwrite files that acls did not write, and save the calibrator even if the classes raise no alarm"
     add_shared(parser, "json", "quiet", force=force)
     add_columns(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what was found; 1 for an alarm."""
+    """Print the result of the check; return 1 for an alarm."""
     check_out(args, args.out, "calibrator", args.calibration, args.new)
     from acls.watch.drift import compare
 

@@ -1,8 +1,8 @@
 """Measure the calibration of saved predictions: every metric with its interval, its noise floor and n.
 
-The noise floor is what a perfectly calibrated model with the same confidences would show at the same n. Several files
-are several models on the same samples, and are compared with the first; a folder, or a glob in quotes, of parquet
-parts is one data set. Files may be larger than memory.
+The noise floor is the value that a perfectly calibrated model with the same confidences would have at the same n.
+Several files are treated as several models on the same samples, and are compared with the first file. A folder or a
+quoted glob of parquet parts is one data set. Files may be larger than memory.
 
 Examples:
   acls evaluate preds.npz

@@ -1,8 +1,8 @@
-"""Show the label that each method really trains towards, at given logits and a true class.
+"""Show the label that each method really trains towards, for given logits and a true class.
 
 The gradient of a loss is softmax(z) minus a label. For cross-entropy that is the one-hot label; every other method
-smooths it: it lowers the label at a pivot class (the predicted class ŷ or the true class y) by f where its indicator C
-holds, and raises it at the other classes. Methods that look at the whole batch see a batch of this one sample.
+smooths it: if its indicator C holds, it lowers the label of a pivot class (the predicted class ŷ or the true class y)
+by f and raises the labels of the other classes. Methods that use the whole batch get a batch with this one sample.
 
 Examples:
   acls explain

@@ -1,6 +1,6 @@
 """List every training method: its type in the paper's terms, where it comes from, and its fields with their defaults.
 
-AR smooths adaptively, CR under a condition, ACR both; the others change the data term itself.
+AR smooths adaptively, CR smooths under a condition, and ACR does both. The other methods change the data term itself.
 
 Examples:
   acls methods

@@ -1,4 +1,4 @@
-"""Write the predictions of a trained network, for `acls evaluate`, `acls calibrate` and all that follows.
+"""Write the predictions of a trained network, for use with `acls evaluate`, `acls calibrate` and other commands.
 
 Examples:
   acls predict runs/digits_cnn-ACLS-1 --out test.safetensors

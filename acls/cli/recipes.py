@@ -1,4 +1,4 @@
-"""List the recipes, or show one whole; also the networks and the data sets.
+"""List the recipes, or show one in full; also list the networks and the data sets.
 
 Examples:
   acls recipes

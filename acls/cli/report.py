@@ -1,8 +1,8 @@
 """Write a page about runs, studies or saved predictions: verdict, tables, interactive diagrams, in one offline file.
 
-A run is what `acls train` wrote, a study what `acls compare` wrote; several runs or files are compared on one page.
-Files are measured as by `acls evaluate`, and once more after temperature scaling, each half of the rows scaled by the
-temperature of the other half.
+`acls train` writes a run, `acls compare` writes a study. Several runs or files are compared on one page. Files are
+measured as in `acls evaluate`, and again after temperature scaling, where each half of the rows is scaled by the
+temperature fitted on the other half.
 
 Examples:
   acls report runs/digits_cnn-ACLS-1 --open
@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Measure, write, and say where it is."""
+    """Measure, write the page, and print its path."""
     from acls.front import report_files
     from acls.report.page.sources import holds_runs
 

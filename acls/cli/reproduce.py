@@ -1,10 +1,10 @@
-"""Reproduce a table or figure of the paper: train what it needs, and set our numbers beside the paper's.
+"""Reproduce a table or figure of the paper: train its models, and show our numbers beside those of the paper.
 
 ACLS is trained in the authors' own form, on which the paper's claims are judged, and as Eq. 13. Each claim gets a
 verdict from our own runs: reproduced, not reproduced, or undecided at this n. ``--scale mini``
-trains CPU-sized siblings on the data that is at hand, and on embedded data where there is none; ``--scale paper``
-follows the full protocols. Runs are shared between the tables, and what is finished is never trained again. Any setting
-of the recipes can be changed, as in ``--epochs 5``.
+trains small versions for a CPU on the available data, or on embedded data if there is none; ``--scale paper``
+follows the full protocols. Tables share their runs, and finished runs are not trained again. Any setting of the recipes
+can be changed, for example with ``--epochs 5``.
 
 Examples:
   acls reproduce figure1 table2
@@ -45,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Work off the names in the order given."""
+    """Reproduce the named tables and figures in the given order."""
     from acls.reproduce import Setup, reproduce
     from acls.reproduce.claims import NAME
 
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
         with continued(f"the same command continues at {name}, in {setup.out}"):
             result = reproduce(name, setup)
         results.append(result)
-        if not args.json:  # each as it is done: the next may take hours
+        if not args.json:  # print each result when it is done: the next one may take hours
             if not args.quiet:
                 print(result.shown())
             print(f"{name}: {setup.out / f'{name}.md'}" + "".join(f", {file}" for file in result.files))
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _roots(given: Sequence[str]) -> dict[str, str]:
-    """Where each data set is. A name or path that is not known must not fall back to what stands in for it."""
+    """Return the path of each data set. An unknown name or path is an error: no substitute must be used."""
     from acls.reproduce.experiments import data_sets
 
     roots = {}

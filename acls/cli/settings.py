@@ -1,4 +1,4 @@
-"""Options for every field of a recipe, and what the user set with them."""
+"""Options for every field of a recipe, and functions that apply the values set by the user."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -13,14 +13,14 @@ from acls.options import Leaf, leaves, override
 from acls.recipes import Recipe, find, load_recipe
 from acls.spec import Spec, parse_value
 
-# What one says most often, in fewer letters.
+# Short names of the most common settings.
 SHORT = {
     "data": "data.name",
     "model": "model.name",
     "loss": "loss.name",
     "root": "data.root",
     "download": "data.download",
-    "loggers": "log",  # which torchrun does not take for one of its own options
+    "loggers": "log",  # torchrun does not confuse this name with one of its own options
 }
 _HIDDEN = ("name", "loss.protocol", "loss.fields", "model.arguments", "model.source")
 
@@ -34,7 +34,7 @@ class _HelpAll(argparse.Action):
 
 
 def add_settings(parser: argparse.ArgumentParser, known: Mapping[str, Leaf] | None = None) -> None:
-    """Add an option for every setting, by default those of a recipe, and the short names; nothing is set by default."""
+    """Add an option for every setting (default: of a recipe), and the short names; no option has a default value."""
     if known is None:
         known = leaves(Recipe)
         parser.set_defaults(takes_rest=True)
@@ -56,13 +56,13 @@ def add_settings(parser: argparse.ArgumentParser, known: Mapping[str, Leaf] | No
 
 
 def settings_of(args: argparse.Namespace, section: str = "") -> dict[str, str]:
-    """What the user set, by dotted name; of one section, such as ``data.``, by the name in it."""
+    """Return the values set by the user, by dotted name; for a section such as ``data.``, without the section."""
     prefix = f"set:{section}"
     return {name.removeprefix(prefix): value for name, value in vars(args).items() if name.startswith(prefix)}
 
 
 def data_of(args: argparse.Namespace, base: DataOptions | None = None) -> DataOptions | None:
-    """The data that the options describe, starting from ``base`` or the data of the run; None: the run's own."""
+    """Return the data options, starting from ``base`` or the data of the run; None means the run's own data."""
     given = settings_of(args, "data.")
     place = Path(args.source)
     if base is None and given and place.exists():
@@ -73,14 +73,14 @@ def data_of(args: argparse.Namespace, base: DataOptions | None = None) -> DataOp
 
 
 def recipe_of(args: argparse.Namespace, default: str = "") -> Recipe:
-    """The recipe that is named, or read from --config."""
+    """Return the recipe with the given name, or read it from --config."""
     if args.recipe and args.config:
         raise InputError("pass a recipe or --config, not both")
     return load_recipe(args.config) if args.config else find(args.recipe or default)
 
 
 def apply(recipe: Recipe, given: Mapping[str, str], rest: Sequence[str] = ()) -> Recipe:
-    """The recipe with the user's settings; another loss starts without the fields that were set for the old one.
+    """Return the recipe with the user's settings; a new loss does not inherit the fields set for the old loss.
 
     ``rest`` may hold ``--loss.FIELD VALUE`` and, for the user's own model, ``--model.NAME VALUE``.
     """
@@ -101,12 +101,12 @@ def apply(recipe: Recipe, given: Mapping[str, str], rest: Sequence[str] = ()) ->
 
 
 def full_path(text: str) -> str:
-    """A path as a run keeps it: the same from whichever folder it was given."""
+    """Return the path as a run stores it: absolute, so that it does not depend on the current folder."""
     return str(Path(text).expanduser().absolute())
 
 
 def read_fields(rest: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Read ``--loss.FIELD VALUE`` and ``--model.NAME VALUE`` as one writes fields: a number, a word, a list, a loss."""
+    """Parse ``--loss.FIELD VALUE`` and ``--model.NAME VALUE``; a value is a number, a word, a list or a loss."""
     found: dict[str, dict[str, Any]] = {"loss": {}, "model": {}}
     words = list(rest)
     while words:

@@ -1,7 +1,7 @@
-"""Copy a study without its weights, small enough to send or to publish: the page, tables and figures come out of it.
+"""Copy a study without its weights, to send or publish it; the copy still gives the page, tables and figures.
 
-Outputs are kept in half precision, numbers as they were measured, and of paths only the file's name. Runs that finished
-since are added to a copy by the same command; nothing in it is replaced.
+Outputs are stored in half precision, metrics are copied unchanged, and paths are reduced to file names. Run the same
+command again to add runs that have finished since; nothing in the copy is replaced.
 
 Examples:
   acls share studies/cifar10_mini shared/cifar10_mini
@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Copy, and say what there is."""
+    """Copy the study, and print what the copy contains."""
     from acls.study.share import share
 
     say(args, share(args.study, args.out, outputs=not args.no_outputs), "" if args.quiet else None)

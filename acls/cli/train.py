@@ -1,4 +1,4 @@
-"""Train a network by a recipe and write a run: weights, metrics, predictions, figures. Or continue one.
+"""Train a network with a recipe and write a run (weights, metrics, predictions, figures), or continue a run.
 
 Examples:
   acls train digits_cnn --loss ACLS
@@ -10,7 +10,7 @@ Examples:
   acls train --resume runs/digits_cnn-ACLS-1
 
 --loss.FIELD VALUE sets a field of the loss; `acls methods` lists them. --model.NAME VALUE sets an argument of your own
-model, which is called with n_classes= and, if it takes it, channels=. `acls recipes NAME` shows a recipe's settings.
+model, which is called with n_classes= and, if it accepts it, channels=. `acls recipes NAME` shows a recipe's settings.
 
 """
 
@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train, and print the numbers of the best checkpoint; 1 where training had to stop."""
+    """Train, and print the metrics of the best checkpoint; return 1 if training had to stop."""
     given = settings_of(args)
     if args.resume and (args.recipe or args.config or given or args.rest or args.out or args.dry_run):
         raise InputError("--resume continues a run as and where it is: pass no recipe, settings, --out or --dry-run")
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     except OSError as error:
         error.add_note("what was saved before is whole: continue from it with --resume")
         raise
-    except KeyboardInterrupt as stopped:  # with the run's folder, once something is saved in it
+    except KeyboardInterrupt as stopped:  # its argument is the run's folder, if something is saved there
         raise KeyboardInterrupt(*(f"continue with acls train --resume {run}" for run in stopped.args)) from stopped
     if distributed.rank() > 0:
         return 0

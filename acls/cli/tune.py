@@ -1,14 +1,14 @@
-"""Search the settings of a loss, or of a recipe, for the least ECE at an accuracy floor, on the validation part only.
+"""Search settings of a loss or a recipe for the lowest ECE at a minimum accuracy, on the validation part only.
 
-A grid tries every combination, TPE learns from the trials before and gives hopeless ones up. The test part is not
-evaluated: train the best once more with `acls train`, or compare it with others by `acls compare`.
+The grid sampler tries every combination. TPE learns from earlier trials and stops trials that are not promising. The
+test part is not evaluated: train the best settings again with `acls train`, or compare them with `acls compare`.
 
 Examples:
   acls tune digits_cnn --loss ACLS --space 'lambda1=0:0.15:0.05,margin=6|10'
   acls tune digits_cnn --space 'lambda1=0.01:0.3:log' --sampler tpe --trials 30
   acls tune cifar10_mini --root cifar10_train.zip --space 'optim.lr=0.05|0.1'
 
-A space is settings with what they may be: low:high:step, low:high, low:high:log, or a|b|c.
+A space lists settings with their possible values: low:high:step, low:high, low:high:log, or a|b|c.
 
 """
 
@@ -40,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Search, print the trials and the front, and draw it; 1 where no trial finished."""
+    """Search, print the trials and the front, and draw it; return 1 if no trial finished."""
     from acls.study.tune import Search, parse_space, tune
 
     recipe = apply(replace(find(args.recipe), log=()), settings_of(args), args.rest)

@@ -1,4 +1,4 @@
-"""Experiments as functions that return a `Recipe`: ``find("cifar10_resnet50")``. Needs no torch."""
+"""Experiments as functions that return a `Recipe`: ``find("cifar10_resnet50")``. Does not need torch."""
 
 import inspect
 import re
@@ -13,12 +13,12 @@ from acls.recipes.recipe import recipe_text as text_of
 
 
 def _named(make: Callable[[], Recipe]) -> Callable[[], Recipe]:
-    """The function, with its own name as the recipe's."""
+    """Wrap a function so that its name becomes the name of the recipe."""
     return wraps(make)(lambda: replace(make(), name=make.__name__))
 
 
 METHODS = "CE, LabelSmoothing, Focal, MbLS, CRL, ACLS"
-"""What a study compares where it is not said."""
+"""The methods that a study compares by default."""
 RECIPES: dict[str, Callable[[], Recipe]] = {
     name: _named(make)
     for module in (small, paper, accurate)
@@ -29,19 +29,19 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
 
 
 def find(name: str) -> Recipe:
-    """The recipe of that name."""
+    """Return the recipe with this name."""
     if name not in RECIPES:
         raise InputError(f"there is no recipe {name!r}{suggest(name, RECIPES)}")
     return RECIPES[name]()
 
 
 def about(name: str) -> str:
-    """The first line of what a recipe says of itself, without the command in it."""
+    """Return the first line of the description of a recipe, without the command."""
     return re.sub(r" ``.*?``", "", (inspect.getdoc(RECIPES[name]) or "").splitlines()[0])
 
 
 def explained(name: str) -> str:
-    """A recipe as YAML, below what it says of itself: `acls recipes NAME`."""
+    """Return a recipe as YAML, after its description: `acls recipes NAME`."""
     recipe = find(name)
     lines = [f"# {line}".rstrip() for line in (inspect.getdoc(RECIPES[name]) or "").splitlines()]
     return "\n".join([*lines, text_of(recipe).rstrip()])

@@ -1,6 +1,6 @@
-"""Accurate networks that grow overconfident, as the paper's do, at a cost that a CPU can bear: most by fine-tuning.
+"""Accurate networks that become overconfident, as in the paper, but are affordable on a CPU. Most are fine-tuned.
 
-Schedules were fixed with cross-entropy alone. Margins are the paper's. Times are of one core.
+Schedules were chosen with cross-entropy only. Margins are those of the paper. Times are for one core.
 """
 
 from dataclasses import replace
@@ -49,8 +49,8 @@ def tiny_imagenet_finetune() -> Recipe:
 def cifar10_finetune() -> Recipe:
     """CIFAR-10, a finished ResNet-20 (91.73 %) mended for 2 epochs at a small rate: 8 minutes.
 
-    The public weights have seen all 50,000 training images, those held out too. So half of the test images validate,
-    and the other half test; training takes the paper's 45,000.
+    The public weights were trained on all 50,000 training images, including the held-out ones. Therefore half of the
+    test images are used for validation and half for the test; training uses the 45,000 images of the paper.
     ``acls train cifar10_finetune --root cifar10_train.zip --model.weights resnet20-12fca82f.th --loss ACLS``
     """
     same = cifar10_resnet50()
@@ -82,8 +82,8 @@ def cifar10_resnet20() -> Recipe:
 def voc_finetune() -> Recipe:
     """PASCAL VOC at 224x224, LR-ASPP on EfficientNet-Lite0 with ImageNet weights, 25 epochs.
 
-    Half of the official validation images validate, the other half test, so that calibrators are judged on images that
-    they have not seen.
+    Half of the official validation images are used for validation and half for the test, so that calibrators are judged
+    on images that they have not seen.
     ``acls train voc_finetune --root voc2012_animals_320.zip --model.weights efficientnet_lite0.safetensors``
     """
     return replace(

@@ -1,7 +1,7 @@
 """The paper's experiments (Park et al., ICCV 2023, section 4.1), one function each.
 
-Its numbers are in percent, of the best checkpoint by validation accuracy, 15 bins, one seed. All take the GPUs that the
-paper names; the siblings in `acls.recipes.small` run on a CPU.
+Numbers are in percent, for the checkpoint with the best validation accuracy, with 15 bins and one seed. All recipes
+need the GPUs that the paper names; the small versions in `acls.recipes.small` run on a CPU.
 """
 
 from dataclasses import replace
@@ -16,8 +16,8 @@ _SGD = OptimOptions(name="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4)
 def cifar10_resnet50() -> Recipe:
     """CIFAR-10, ResNet-50, 350 epochs: ACC 95.40, ECE 1.12, AECE 2.87 with ACLS; 93.20, 5.85, 5.84 with CE.
 
-    The paper does not say which stem it has; this is the CIFAR one (methods differ: its CE follows a network with the
-    ImageNet stem and weights). ``acls train cifar10_resnet50 --root DIR --loss ACLS``
+    The paper does not say which stem it uses; this recipe uses the CIFAR stem (methods differ: the paper's CE matches a
+    network with the ImageNet stem and weights). ``acls train cifar10_resnet50 --root DIR --loss ACLS``
     """
     return Recipe(
         data=DataOptions(name="cifar10", pad=4, flip=True, normalise="cifar10", split="shuffled"),
@@ -69,8 +69,8 @@ def tiny_imagenet_resnet101() -> Recipe:
 def imagenet_resnet50() -> Recipe:
     """ImageNet, ResNet-50, 200 epochs: ACC 75.65, ECE 1.02, AECE 1.20 with ACLS; 73.96, 9.10, 9.24 with CE.
 
-    Measured on 40 of the 50 validation images of each class; 10 choose the checkpoint. Warm-up, smallest rate and
-    undecayed biases are those of Liu et al. (CALS, CVPR 2023), where the paper is silent.
+    Measured on 40 of the 50 validation images per class; the other 10 select the checkpoint. The paper does not specify
+    warm-up, minimum learning rate and weight decay of biases; they follow Liu et al. (CALS, CVPR 2023).
     ``torchrun --nproc-per-node 4 -m acls train imagenet_resnet50 --root DIR --loss ACLS --devices 4``
     """
     return Recipe(
@@ -89,9 +89,9 @@ def imagenet_resnet50() -> Recipe:
 def voc_deeplabv3_resnet50() -> Recipe:
     """PASCAL VOC, DeepLabV3-ResNet50, 100 epochs: mIoU 70.63, ECE 7.29, AECE 7.28 with ACLS; 70.92, 8.26, 8.23 with CE.
 
-    The backbone starts from ImageNet weights. The checkpoint is chosen on the images that it is reported on, by the
-    mean IoU of the 20 classes, as in the protocol of Liu et al. (MbLS, CVPR 2022). ``--data.train_list trainaug`` takes
-    the 10,582 images that the paper counts. ``acls train voc_deeplabv3_resnet50 --root DIR --loss ACLS``
+    The backbone starts from ImageNet weights. The checkpoint is selected by the mean IoU of the 20 classes on the same
+    images that are reported, as in the protocol of Liu et al. (MbLS, CVPR 2022). ``--data.train_list trainaug`` uses
+    the 10,582 images that the paper mentions. ``acls train voc_deeplabv3_resnet50 --root DIR --loss ACLS``
     """
     return Recipe(
         data=replace(STREAMED, name="voc", size=512, jitter=0.3, colour="hsv", workers=4),

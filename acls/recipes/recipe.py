@@ -1,4 +1,4 @@
-"""What a run is: a nested dataclass, with help for every field. Needs no torch."""
+"""The definition of a run: a nested dataclass with a help text for every field. Does not need torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LossOptions:
-    """Which method, and its fields: those the protocol sets for every method that has them, and the user's own."""
+    """The method and its fields: fields that the protocol sets for all methods that have them, and the user's own."""
 
     name: str = option("CE", "training method: one of `acls methods`")
     protocol: dict[str, Any] = field(
@@ -33,19 +33,19 @@ class LossOptions:
     )
 
     def build(self, **fields: Any) -> Loss:
-        """Make the loss; ``fields``, such as the data's ignore_index, are for those that the user has not set."""
+        """Create the loss; ``fields``, such as ignore_index, are used unless the user has set them."""
         from acls.losses import REGISTRY, make_loss
 
         spec = fill(Spec.of({"name": self.name, **self.fields}), REGISTRY, "loss", self.protocol)
         return make_loss(Spec(spec.name, {**fields, **spec.fields}))
 
     def with_spec(self, spec: Spec) -> LossOptions:
-        """The same protocol with another loss."""
+        """Return the same protocol with another loss."""
         fields = spec.plain()
         return LossOptions(fields.pop("name"), self.protocol, fields)
 
     def complete(self) -> LossOptions:
-        """The same loss with all settings written out, so that it stays what it is when a default changes."""
+        """Return the same loss with all settings written out, so that a later change of a default has no effect."""
         settings = Spec.of(self.build())
         own = {name: value for name, value in settings.fields.items() if name in self.fields or name != "ignore_index"}
         return self.with_spec(Spec(settings.name, own))
@@ -68,18 +68,18 @@ class OptimOptions:
 
 @dataclass(frozen=True)
 class ScheduleOptions:
-    """How the learning rate moves."""
+    """The learning rate schedule."""
 
     name: str = option("steps", "shape", choices=("steps", "cosine", "constant"))
-    milestones: tuple[int, ...] = option((), "epochs, from 0, at which steps applies the factor", within="[0, inf)")
-    factor: float = option(0.1, "what steps multiplies by", within="[0, inf)")
-    warmup: int = option(0, "epochs of linear rise before the rest of the schedule", within="[0, inf)")
+    milestones: tuple[int, ...] = option((), "epochs (from 0) at which steps applies the factor", within="[0, inf)")
+    factor: float = option(0.1, "factor of steps", within="[0, inf)")
+    warmup: int = option(0, "epochs of linear warm-up before the schedule", within="[0, inf)")
     warmup_lr: float = option(0.0, "learning rate at the start of the warm-up", within="[0, inf)")
-    min_lr: float = option(0.0, "where cosine ends", within="[0, inf)")
-    per: str = option("epoch", "how often the rate moves; for few epochs, step", choices=("epoch", "step"))
+    min_lr: float = option(0.0, "final learning rate of cosine", within="[0, inf)")
+    per: str = option("epoch", "update the rate per epoch or, if there are few, per step", choices=("epoch", "step"))
 
     def rate(self, lr: float, epoch: int, epochs: int, done: float = 0.0) -> float:
-        """The learning rate of an epoch (from 0), or after the share ``done`` of it: there is no state to save."""
+        """Return the learning rate of an epoch (from 0) after the fraction ``done`` of it; no state to save."""
         now = epoch + done if self.per == "step" else epoch
         if now < self.warmup:
             return self.warmup_lr + (lr - self.warmup_lr) * now / self.warmup
@@ -93,7 +93,7 @@ class ScheduleOptions:
 
 @dataclass(frozen=True)
 class Recipe:
-    """An experiment, whole: run it with ``acls train NAME``, change any field with ``--FIELD VALUE``."""
+    """A complete experiment: run it with ``acls train NAME``, and change any field with ``--FIELD VALUE``."""
 
     name: str = option("custom", "name of the recipe")
     data: DataOptions = field(default_factory=DataOptions)
@@ -102,41 +102,41 @@ class Recipe:
     optim: OptimOptions = field(default_factory=OptimOptions)
     schedule: ScheduleOptions = field(default_factory=ScheduleOptions)
     epochs: int = option(10, "passes over the training samples", within="[1, inf)")
-    batch: int = option(128, "samples that an optimiser step sees, over all processes", within="[1, inf)")
-    drop_last: bool = option(False, "leave out the last batch of an epoch where it is smaller")
-    accumulate: int = option(1, "parts that a batch is computed in, to save memory", within="[1, inf)")
-    eval_batch: int = option(256, "samples of a batch in evaluation", within="[1, inf)")
-    clip: float | None = option(2.0, "largest norm of the gradient; none for no limit", within="(0, inf)")
-    ema: float = option(0.0, "decay of an average of the weights, which is evaluated; 0 for none", within="[0, 1)")
-    select: str = option("accuracy", "number on the validation part that chooses the best checkpoint")
+    batch: int = option(128, "samples per optimiser step, over all processes", within="[1, inf)")
+    drop_last: bool = option(False, "skip the last batch of an epoch if it is smaller")
+    accumulate: int = option(1, "parts into which a batch is divided, to save memory", within="[1, inf)")
+    eval_batch: int = option(256, "samples per batch in evaluation", within="[1, inf)")
+    clip: float | None = option(2.0, "maximum norm of the gradient; none: no limit", within="(0, inf)")
+    ema: float = option(0.0, "decay of the averaged weights, which are evaluated; 0: none", within="[0, 1)")
+    select: str = option("accuracy", "validation metric that selects the best checkpoint")
     patience: int | None = option(None, "stop after this many epochs without a better one", within="[1, inf)")
-    save_every: int = option(0, "steps between saves of the state to resume from; 0 for epoch ends", within="[0, inf)")
-    limit_batches: int | None = option(None, "most batches of each part per epoch, for trying out", within="[1, inf)")
+    save_every: int = option(0, "steps between saves of the resume state; 0: at epoch ends", within="[0, inf)")
+    limit_batches: int | None = option(None, "maximum batches per part and epoch, for trying out", within="[1, inf)")
     log: tuple[str, ...] = option(
-        ("tensorboard",), "where numbers go beside metrics.csv: tensorboard, wandb:PROJECT, mlflow:EXPERIMENT"
+        ("tensorboard",), "loggers in addition to metrics.csv: tensorboard, wandb:PROJECT, mlflow:EXPERIMENT"
     )
-    passes: int = option(0, "passes with dropout that predictions average (MC dropout); 0: none", within="[0, inf)")
-    pixels: int = option(1000, "labelled pixels of each image in saved predictions of segmentation", within="[1, inf)")
-    seed: int = option(1, "seed of the weights, of the order of samples and of their augmentation", within=SEED)
+    passes: int = option(0, "passes with dropout to average (MC dropout); 0: none", within="[0, inf)")
+    pixels: int = option(1000, "labelled pixels per image in saved segmentation predictions", within="[1, inf)")
+    seed: int = option(1, "seed for the weights, the sample order and the augmentation", within=SEED)
     precision: str = option("fp32", "number format of the network's arithmetic", choices=("fp32", "bf16", "fp16"))
     accelerator: str = option("auto", "where to compute", choices=("auto", "cpu", "cuda", "mps"))
-    devices: int = option(1, "devices, or processes on a CPU, of each machine", within="[1, inf)")
+    devices: int = option(1, "devices, or processes on a CPU, per machine", within="[1, inf)")
     nodes: int = option(1, "machines; start one process group on each, as with torchrun", within="[1, inf)")
-    threads: int | None = option(None, "CPU threads; none for OMP_NUM_THREADS or else all cores", within="[1, inf)")
+    threads: int | None = option(None, "CPU threads; none: OMP_NUM_THREADS, or else all cores", within="[1, inf)")
     compile: bool = option(False, "compile the network: slow to start, faster on a GPU")
 
 
 STREAMED = DataOptions(memory=False, flip=True, normalise="imagenet")
-"""Data whose files are read as they are needed, with the usual augmentation."""
+"""Data whose files are read on demand, with the usual augmentation."""
 
 
 def acls_with(margin: float) -> LossOptions:
-    """ACLS, the method that recipes train with by default; the margin is for every method that has one."""
+    """Return ACLS, the default method of the recipes; the margin applies to every method that has one."""
     return LossOptions(name="ACLS", protocol={"margin": margin})
 
 
 def recipe_text(recipe: Recipe, suffix: str = ".yaml") -> str:
-    """A recipe as JSON or YAML, by the suffix of its file."""
+    """Return a recipe as JSON or YAML text, depending on the file suffix."""
     plain = to_plain(recipe)
     if suffix == ".json":
         return json.dumps(plain, indent=2) + "\n"
@@ -144,12 +144,12 @@ def recipe_text(recipe: Recipe, suffix: str = ".yaml") -> str:
 
 
 def save_recipe(recipe: Recipe, path: str | Path) -> None:
-    """Write a recipe as JSON or YAML, by the file's suffix."""
+    """Write a recipe as JSON or YAML, depending on the file suffix."""
     write_text(path, recipe_text(recipe, Path(path).suffix))
 
 
 def load_recipe(path: str | Path) -> Recipe:
-    """Read a recipe from JSON or YAML; fields that are absent have their defaults."""
+    """Read a recipe from JSON or YAML; missing fields have their defaults."""
     json_file = Path(path).suffix == ".json"
     try:
         text = Path(path).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Siblings of the paper's experiments that a CPU finishes in seconds or minutes, and the user's own data."""
+"""Small versions of the paper's experiments that take seconds or minutes on a CPU, and recipes for your own data."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ def digits_cnn() -> Recipe:
 def digits_few() -> Recipe:
     """100 of the digits, ten per class, 30 epochs: little data, so that cross-entropy grows overconfident. The demo.
 
-    Cross-entropy alone settled the setting: accuracy 87 %, mean confidence 93 %, ECE 6.6 % (n = 539, 3 seeds).
+    The settings were chosen with cross-entropy only: accuracy 87 %, mean confidence 93 %, ECE 6.6 % (n = 539, 3 seeds).
     ``acls train digits_few --loss CE``
     """
     return replace(digits_cnn(), data=DataOptions(name="digits", val=0.2, n_train=100), epochs=30, batch=32)
@@ -51,8 +51,8 @@ def synthetic_unet() -> Recipe:
 def cifar10_mini() -> Recipe:
     """10,000 images of CIFAR-10, four convolutions, 12 epochs: under two minutes on one core.
 
-    There is no augmentation, so that the network learns its images by heart and grows overconfident, as large networks
-    do over hundreds of epochs.
+    There is no augmentation, so that the network memorises its images and becomes overconfident, as large networks do
+    over hundreds of epochs.
     ``acls train cifar10_mini --root cifar10_train.zip --loss ACLS``
     """
     return replace(
@@ -79,8 +79,8 @@ def tiny_imagenet_mini() -> Recipe:
 def voc_mini() -> Recipe:
     """PASCAL VOC at 64x64, a small DeepLab, 80 epochs: two minutes on one core with 120 images.
 
-    Unlike the paper's protocol, it tests on other images than it validates on, so that calibrators can be judged. With
-    little augmentation the network learns its images by heart and grows overconfident, as in `cifar10_mini`.
+    Unlike in the paper's protocol, the test and validation images are different, so that calibrators can be judged.
+    With little augmentation, the network memorises its images and becomes overconfident, as in `cifar10_mini`.
 
     ``acls train voc_mini --root voc2012_animals_small.zip --loss ACLS``
     """
@@ -93,7 +93,7 @@ def voc_mini() -> Recipe:
         epochs=80,
         batch=8,
         eval_batch=16,
-        # Not the foreground's alone: of that a network that guesses at random has more than one that learns slowly.
+        # Not the foreground mIoU: it is higher for a network that guesses at random than for one that learns slowly.
         select="miou",
     )
 

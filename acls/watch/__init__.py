@@ -1,4 +1,4 @@
-"""After deployment: `doctor` examines a file of predictions, `drift` new data, `shift` corrupted test images."""
+"""Checks for deployment: `doctor` examines a file of predictions, `drift` new data, `shift` corrupted test images."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from acls.options import option
 
 @dataclass(frozen=True)
 class Limits:
-    """From where on `acls.watch.drift` raises an alarm: a difference must be beyond chance, and large."""
+    """Thresholds for an alarm of `acls.watch.drift`: a difference must be beyond chance, and large."""
 
-    alpha: float = option(0.01, "how often data that has not drifted may raise an alarm", within="(0, 1)")
-    psi: float = option(0.1, "population stability index from which on a difference matters", within="[0, inf)")
-    drop: float = option(0.02, "fall of the accuracy from which on it matters", within="[0, 1]")
-    label_shift: float = option(0.1, "share of samples with another class from which on it matters", within="[0, 1]")
+    alpha: float = option(0.01, "probability of an alarm for data without drift", within="(0, 1)")
+    psi: float = option(0.1, "smallest population stability index that matters", within="[0, inf)")
+    drop: float = option(0.02, "smallest drop in accuracy that matters", within="[0, 1]")
+    label_shift: float = option(0.1, "smallest share of samples with another class that matters", within="[0, 1]")

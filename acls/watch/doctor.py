@@ -1,6 +1,6 @@
-"""What looks wrong with a file of predictions, in plain sentences with numbers.
+"""Find what looks wrong with a file of predictions, and say it in plain sentences with numbers.
 
-One pass, in bounded memory. Nothing is corrected: the reader of a finding decides.
+The file is read once, in bounded memory. Nothing is corrected: the user decides what to do.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CLOSE = 0.01
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that looks wrong (serious), or that a careful reader would want to know (note)."""
+    """A problem (serious), or something that a careful reader would want to know (note)."""
 
     level: Level
     name: str
@@ -51,7 +51,7 @@ def _finding(name: str, **values: Any) -> Finding:
 
 
 def _first(wrong: Mapping[str, object], **values: Any) -> list[Finding]:
-    """The finding of the first name that is true, if any is: it is the reason of the others."""
+    """Return the finding of the first true condition, if there is one: it explains the others."""
     return [_finding(name, **values) for name, true in wrong.items() if true][:1]
 
 
@@ -60,15 +60,14 @@ def examine(
 ) -> Diagnosis:
     """Examine a file, predictions in memory, or unchecked slices (``open_batches(..., check=False)``), in one pass.
 
-    With ``against``, the set that the model is tested on, it also says whether this set, meant for calibrating,
-    overlaps with it.
+    With ``against``, the test set of the model, it also reports whether this set, used for calibration, overlaps it.
     """
     batches = slices(source, columns, ignore_index=ignore_index, check=False)
     seen = Diagnosis(ignore_index, batches.name if isinstance(batches, Batches) else "predictions")
     try:
         for batch in batches:
             seen.add(batch)
-    except InputError as error:  # what the reader itself cannot make sense of
+    except InputError as error:  # the reader cannot parse the file
         seen.error = error
     seen.conclude()
     if against is None:
@@ -78,10 +77,10 @@ def examine(
 
 
 class Fingerprint:
-    """Hashes of a sample of the rows, enough to find rows that two data sets share, in at most 16 MB.
+    """Hashes of a sample of the rows, used to find rows that two data sets share, in at most 16 MB.
 
-    A row is in the sample if the leading bits of its hash are 0, so two files sample the same rows; when too many are,
-    one more bit is asked for.
+    A row is in the sample if the leading bits of its hash are 0, so the samples of two files contain the same rows. If
+    the sample is too large, one more bit is required.
     """
 
     LIMIT = 1 << 20
@@ -94,7 +93,7 @@ class Fingerprint:
         self._last = -(1 << 62)
 
     def add(self, rows: Tensor, labels: Tensor, distinctive: Tensor) -> None:
-        """Take in some rows; those that are not distinctive, as saturated ones are, tell nothing and are not hashed."""
+        """Add rows; rows that are not distinctive, such as saturated ones, carry no information and are not hashed."""
         plain = labels.numpy()
         self._labels.update(plain.tobytes())
         if plain.size:
@@ -107,17 +106,17 @@ class Fingerprint:
             self.hashes = self._sampled(self.hashes)
 
     def duplicates(self) -> float:
-        """The share of sampled rows that equal an earlier one."""
+        """Return the share of sampled rows that equal an earlier row."""
         return 1 - len(np.unique(self.hashes)) / len(self.hashes) if self.hashes.size else 0.0
 
     def share_in(self, other: Fingerprint) -> float:
-        """The share of these rows that the other has too; 0 if nothing can be compared."""
+        """Return the share of these rows that the other set also has; 0 if nothing can be compared."""
         bits = max(self.bits, other.bits)
         mine, theirs = self._sampled(self.hashes, bits), other._sampled(other.hashes, bits)
         return float(np.isin(mine, theirs).mean()) if mine.size else 0.0
 
     def same_labels(self, other: Fingerprint) -> bool:
-        """Whether the labels are the same, row for row; False for ascending ones, which often are by chance."""
+        """Return whether all labels are equal, row by row; False for ascending labels, often equal by chance."""
         return not self.sorted_labels and self._labels.digest() == other._labels.digest()
 
     def _sampled(self, hashes: NDArray[np.uint64], bits: int | None = None) -> NDArray[np.uint64]:
@@ -126,7 +125,7 @@ class Fingerprint:
 
 
 class Diagnosis:
-    """What was examined, counts and sums over all rows, and what was found, the serious things first."""
+    """The name of the data, counts and sums over all rows, and the findings, serious ones first."""
 
     def __init__(self, ignore_index: int, name: str) -> None:
         self.ignore_index, self.name = ignore_index, name
@@ -136,19 +135,19 @@ class Diagnosis:
         self.first_broken = -1
         self.sure = 0.0
         self.counts: Counter[str] = Counter()
-        """How many usable rows have each of the marks that `_marks` gives."""
+        """The number of usable rows with each mark of `_marks`."""
         self.values, self.sums = _Range(), _Range()
-        """Of the scores, and of each row's sum."""
+        """The ranges of the scores and of the row sums."""
         self.columns = _Range()
-        """Of each class."""
+        """The range of each class."""
         self.labels = self.predicted = torch.zeros(0, dtype=torch.int64)
         self.strangers: Counter[int] = Counter()
-        """Labels outside 0..K-1, the ignored one apart, and how many rows have each."""
+        """Labels outside 0..K-1, except the ignored label, with their number of rows."""
         self.off_by_one = {-1: 0, 1: 0}
         self.fingerprint = Fingerprint()
         self.findings: list[Finding] = []
         self.error: InputError | None = None
-        """Why the rest could not be read."""
+        """The reason why the rest could not be read."""
 
     @property
     def healthy(self) -> bool:
@@ -162,13 +161,13 @@ class Diagnosis:
         return f"{self.n} rows, {kind}{classes}; accuracy {self.accuracy:.2%}{sure}"
 
     def as_json(self) -> dict[str, Any]:
-        """What `acls doctor --json` prints of it, as plain values."""
+        """Return the object that `acls doctor --json` prints, as plain values."""
         plain = {"file": self.name} | {name: getattr(self, name) for name in ("n", "kind", "accuracy", "confidence")}
         findings = [{"level": finding.level, "sentence": finding.sentence} for finding in self.findings]
         return {**plain, "classes": self.n_classes, "findings": findings}
 
     def against(self, test: Diagnosis, name: str) -> Diagnosis:
-        """The same with what looks wrong if this set is meant for calibrating and the other, ``name``, for testing."""
+        """Return a copy with added findings if this set is for calibration and the other, ``name``, for testing."""
         shared = self.fingerprint.share_in(test.fingerprint)
         wrong = {
             "same-set": shared > 0.99,
@@ -223,11 +222,11 @@ class Diagnosis:
         self.labels = added(self.labels, torch.bincount(kept.labels[~stranger], minlength=self.n_classes or 0))
         self.predicted = added(self.predicted, torch.bincount(predicted.clamp(min=0), minlength=self.n_classes or 0))
         if kept.scores is not None:
-            # Saturated rows are equal without being the same sample, so they tell nothing.
+            # Saturated rows can be equal without being the same sample, so they carry no information.
             self.fingerprint.add(kept.scores, kept.labels, confidence < 1 - 1e-6)
 
     def conclude(self) -> None:
-        """Add what the counts say, topic by topic."""
+        """Add the findings that follow from the counts, topic by topic."""
         found = self.findings
         if self.broken:
             found.append(_finding("nan", rows=_rows(self.broken, self.n), first=self.first_broken))
@@ -285,7 +284,7 @@ class Diagnosis:
         if self.n_classes is None or self.usable == 1:
             return []
         constant = (self.columns.low == self.columns.high).nonzero().flatten().tolist()
-        # Of two classes the reader may have made one up, from a file with one column.
+        # With two classes, the reader may have added one of them, from a file with one column.
         wrong = {"constant": len(constant) == self.n_classes, "constant-class": constant and self.n_classes > 2}
         return _first(wrong, classes=_classes(constant, self.n_classes))
 
@@ -310,7 +309,7 @@ class Diagnosis:
         return _first(wrong, seen=self, top=k - 1, **told)
 
     def _about_agreement(self) -> list[Finding]:
-        """Labels and predictions that are each fine but do not belong together."""
+        """Return findings about labels and predictions that are valid separately but do not match."""
         n, k, accuracy = self.usable, self.n_classes or 0, self.accuracy
         labels, predicted = pad_sequence([self.labels.double(), self.predicted.double()], batch_first=True)
         chance = float((labels / labels.sum()) @ (predicted / predicted.sum()))
@@ -328,7 +327,7 @@ class Diagnosis:
 
 
 class _Range:
-    """Least, greatest and sum of all values added, over axis 0."""
+    """Minimum, maximum and sum of all added values, over axis 0."""
 
     low = high = total = torch.zeros(())
     count = 0
@@ -346,7 +345,7 @@ class _Range:
 
 
 def _marks(p: Predictions, scores: Tensor) -> dict[str, Tensor]:
-    """Which rows look like what."""
+    """Return, for each suspicious pattern, which rows match it."""
     if p.scores is None:
         return {}
     low, high, total = scores.amin(1), scores.amax(1), scores.sum(1)
@@ -363,7 +362,7 @@ def _marks(p: Predictions, scores: Tensor) -> dict[str, Tensor]:
         known = p.labels.clamp(0, scores.shape[1] - 1)
         marks["true-class-zero"] = scores.gather(1, known[:, None])[:, 0] == 0
         scores = scores.clamp(min=0).log()
-    # If these are softmax(q) of a distribution q, then q is the log-probabilities shifted so that they add up to 1.
+    # If these are softmax(q) of a distribution q, then q equals the log-probabilities, shifted to have the sum 1.
     inner = scores + (1 - scores.sum(1, keepdim=True)) / scores.shape[1]
     marks["softmax-of-distribution"] = (inner.amin(1) > -_CLOSE) & (inner.amax(1) < 1 + _CLOSE)
     return marks

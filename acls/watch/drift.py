@@ -1,4 +1,4 @@
-"""Drift: have confidences, classes or accuracy of new data moved away from those that the model was calibrated on?"""
+"""Drift: check whether confidences, classes or accuracy of new data differ from those of the calibration set."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ _EM_STEPS = 1000
 
 @dataclass
 class Profile:
-    """What a check needs of a data set of predictions, from one pass in bounded memory."""
+    """The counts of a set of predictions that a check needs, from one pass in bounded memory."""
 
     ignore_index: int = IGNORE_INDEX
     n: int = 0
     labelled: int = 0
     stated: bool = True
-    """Whether all are stated confidences, which have no classes."""
+    """Whether all rows are stated confidences, which have no classes."""
     hits: int = 0
     confidence: Confidences | None = None
-    """The confidences as a fine histogram; the events in it are hits where there are labels."""
+    """The confidences as a fine histogram; if there are labels, its events are correct predictions."""
     classes: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
     """How often each class was predicted."""
     confusion: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.float64))
-    """How often each class (row) was predicted for each label (column), of the rows that have labels."""
+    """How often each class (row) was predicted for each label (column), for the rows that have labels."""
     images: set[int] = field(default_factory=set)
 
     def add(self, p: Predictions) -> None:
-        """Count a slice. Where some rows have labels, those without do not count; where none has, all do."""
+        """Count a slice. If some rows have labels, rows without labels do not count; if none has, all rows count."""
         self.stated &= p.stated
         known = p.labels != self.ignore_index
         if bool(known.any()):
@@ -67,7 +67,7 @@ class Profile:
 
     @property
     def independent(self) -> int:
-        """How many independent samples there are: images where the rows are pixels, else rows."""
+        """The number of independent samples: images if the rows are pixels, otherwise rows."""
         return len(self.images) or self.n
 
     def table(self) -> Tensor:
@@ -78,7 +78,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class Check:
-    """One test: the distance, the probability of one as large without drift (corrected for the number of tests)."""
+    """One test: the distance, and the probability of such a distance without drift (corrected for multiple tests)."""
 
     distance: float
     p: float
@@ -86,7 +86,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Drift:
-    """What a check found."""
+    """The result of a drift check."""
 
     n_calibration: int
     n_new: int
@@ -94,28 +94,28 @@ class Drift:
     confidence_new: float
     accuracy_calibration: float
     accuracy_by_confidence: float
-    """What the new confidences mean on the calibration set: right where new inputs are harder, but of the same kind."""
+    """Accuracy of the new confidences on the calibration set; right if new inputs are harder but of the same kind."""
     accuracy_by_threshold: float
-    """ATC (Garg et al., ICLR 2022): the share of new confidences above the threshold that, on the calibration set, as
-    many confidences exceed as are right. More wary of confidences on inputs of another kind."""
+    """ATC (Garg et al., ICLR 2022): the share of new confidences above a threshold. On the calibration set, the share
+    above this threshold equals the accuracy. More cautious about confidences on inputs of another kind."""
     accuracy_margin: float
-    """Half a 95 % interval of a predicted accuracy, from the two sample sizes alone."""
+    """Half the width of a 95 % interval of a predicted accuracy, computed only from the two sample sizes."""
     accuracy_new: float | None
-    """The true one, where the new data has labels."""
+    """The true accuracy, if the new data has labels."""
     psi: float
     checks: dict[str, Check]
-    """``ks``: Kolmogorov-Smirnov on the confidences; ``psi``: stability index over tenths of the calibration set's
-    confidences; ``classes``: how often each class is predicted; where the new data has labels, ``labels``: how often
+    """``ks``: Kolmogorov-Smirnov on the confidences; ``psi``: stability index over deciles of the calibration set's
+    confidences; ``classes``: how often each class is predicted; if the new data has labels, ``labels``: how often
     each class is the label, and ``accuracy``."""
     shares_calibration: tuple[float, ...]
     """How often each class is the label."""
     shares_new: tuple[float, ...]
-    """The same of the new data, counted where it has labels; else the shares that make its predictions most likely if
+    """The same for the new data: counted if it has labels, otherwise estimated by maximum likelihood, assuming that
     each class is predicted as on the calibration set (Saerens et al., Neural Computation 2002; Lipton et al., ICML
     2018)."""
     label_noise: float
-    """What `label_shift` would be on average by chance alone."""
-    by_image: bool  # whether images were counted as independent, and not rows
+    """The mean of `label_shift` that chance alone would cause."""
+    by_image: bool  # whether images, not rows, were counted as independent
     limits: Limits
     out: str | None = None
     saved: str | None = None
@@ -128,13 +128,13 @@ class Drift:
 
     @property
     def labels_alarm(self) -> bool:
-        """Whether the classes are other than they were, beyond chance and by enough to matter."""
+        """Whether the class frequencies have changed, beyond chance and by enough to matter."""
         name = "labels" if "labels" in self.checks else "classes"
         return self._beyond_chance(name) and self.label_shift - self.label_noise >= self.limits.label_shift
 
     @property
     def accuracy_alarm(self) -> bool:
-        """Whether the labels of the new data say that accuracy fell, beyond chance and by enough to matter."""
+        """Whether accuracy fell according to the new labels, beyond chance and by enough to matter."""
         fell = self.accuracy_calibration - (1.0 if self.accuracy_new is None else self.accuracy_new)
         return fell > self.limits.drop and self._beyond_chance("accuracy")
 
@@ -142,10 +142,10 @@ class Drift:
         return name in self.checks and self.checks[name].p < self.limits.alpha
 
     def calibrator(self) -> Vector:
-        """A calibrator that corrects for the classes' new shares: each logit is shifted by log (new / old share).
+        """Return a calibrator for the new class frequencies: each logit is shifted by log (new / old share).
 
-        It comes before or after a temperature fitted on the calibration set, and is right where nothing but the shares
-        has changed. A class that the calibration set does not have stays as it is.
+        Apply it before or after a temperature fitted on the calibration set. It is correct if only the shares have
+        changed. The logit of a class that is not in the calibration set does not change.
         """
         if not 0 < len(self.shares_new) < MOST_CLASSES:
             got = len(self.shares_new) or "stated confidences, which have none: fit them again by acls calibrate"
@@ -157,7 +157,7 @@ class Drift:
         return result
 
     def save(self, path: str | Path, *, force: bool = False) -> Drift:
-        """Save the `calibrator` where the classes have shifted, or with ``force``; returns the drift with ``saved``."""
+        """Save the `calibrator` if the classes have shifted, or with ``force``; return the drift with ``saved``."""
         calibrator, saved = self.calibrator(), str(path) if self.labels_alarm or force else None
         if saved is not None:
             calibrator.save(saved)
@@ -165,22 +165,22 @@ class Drift:
 
     @property
     def significant(self) -> bool:
-        """Whether the data differ more than chance would let them."""
+        """Whether the difference of the data is larger than chance explains."""
         return any(map(self._beyond_chance, self.checks))
 
     @property
     def drop(self) -> float:
-        """By how much accuracy may fall: the larger of the two predictions."""
+        """The predicted drop in accuracy: the larger of the two predictions."""
         return self.accuracy_calibration - min(self.accuracy_by_confidence, self.accuracy_by_threshold)
 
     @property
     def alarm(self) -> bool:
-        """Whether they differ beyond chance and by enough to matter: in confidences, classes or known accuracy."""
+        """Whether confidences, classes or known accuracy differ beyond chance and by enough to matter."""
         return self.confidence_alarm or self.labels_alarm or self.accuracy_alarm
 
     @property
     def confidence_alarm(self) -> bool:
-        """Whether the confidences do, or the accuracy that they predict."""
+        """Whether the confidences, or the accuracy that they predict, raise an alarm."""
         sinks = self.drop > max(self.limits.drop, self.accuracy_margin)
         return self.significant and (self.psi >= self.limits.psi or sinks)
 
@@ -224,7 +224,7 @@ class Drift:
 
 
 def profile(source: Source, columns: Columns | None = None, *, ignore_index: int = IGNORE_INDEX) -> Profile:
-    """Return what a check needs of a file, predictions in memory, or slices of them."""
+    """Compute the profile of a file, of predictions in memory, or of slices of them."""
     found = Profile(ignore_index)
     for batch in slices(source, columns, ignore_index=ignore_index):
         found.add(batch)
@@ -241,8 +241,8 @@ def compare(
 ) -> Drift:
     """Check new data, with or without labels, against the calibration set: `acls drift`.
 
-    Each is a file, `Predictions`, slices of them, or a `profile` of such. Rows of one image are not independent: images
-    count then.
+    Each argument is a file, `Predictions`, slices of them, or their `profile`. Rows of one image are not independent;
+    in this case the sample size is the number of images.
     """
     if not isinstance(calibration, Profile):
         calibration = profile(calibration, columns, ignore_index=ignore_index)
@@ -284,7 +284,7 @@ def compare(
 
 
 def _kolmogorov_smirnov(before: Tensor, after: Tensor, sizes: Sequence[int]) -> tuple[float, float]:
-    """The largest distance of the two distribution functions, and its asymptotic p (Stephens 1970)."""
+    """Return the largest distance between two distribution functions, and its asymptotic p (Stephens 1970)."""
     distance = float((before.cumsum(0) / before.sum() - after.cumsum(0) / after.sum()).abs().max())
     root = math.sqrt(sizes[0] * sizes[1] / (sizes[0] + sizes[1]))
     scaled = (root + 0.12 + 0.11 / root) * distance
@@ -295,10 +295,11 @@ def _kolmogorov_smirnov(before: Tensor, after: Tensor, sizes: Sequence[int]) -> 
 
 
 def _stability(before: Tensor, after: Tensor, sizes: Sequence[int]) -> tuple[float, float]:
-    """Population stability index, sum of (q - p) log(q / p) over tenths of the calibration set's confidences, and p.
+    """Return the population stability index, sum of (q - p) log(q / p) over calibration set deciles, and its p.
 
-    Without drift it is, for many samples, chi-squared with a degree of freedom less than there are tenths, times
-    1/m + 1/n. A tenth that one of the two has nothing in counts half a sample, so that the index stays finite.
+    Without drift and for many samples, it follows 1/m + 1/n times a chi-squared distribution, with one degree of
+    freedom less than the number of deciles. An empty decile of one set counts as half a sample, so that
+    the index is finite.
     """
     held = torch.stack([_in_tenths(before, part) for part in (before, after)])
     held = held[:, held.sum(0) > 0]
@@ -309,13 +310,13 @@ def _stability(before: Tensor, after: Tensor, sizes: Sequence[int]) -> tuple[flo
 
 
 def _same_classes(before: Tensor, after: Tensor, sizes: Sequence[int]) -> tuple[float, float]:
-    """Half the sum of differences between how often each class is predicted, and the p of a chi-squared test."""
+    """Return half the sum of differences of the predicted class shares, and the p of a chi-squared test."""
     counts = torch.nn.utils.rnn.pad_sequence([before.double(), after.double()], batch_first=True)
     share = counts / counts.sum(1, keepdim=True)
     distance = float((share[0] - share[1]).abs().sum() / 2)
     weight = torch.tensor(sizes, dtype=torch.float64)[:, None]
     pooled = (share * weight).sum(0) / weight.sum()
-    # Rare classes together, as the test presumes about five expected samples each.
+    # Rare classes are merged, because the test assumes about five expected samples per class.
     rare = pooled * min(sizes) < 5
     if bool(rare.any()):
         share = torch.cat([share[:, ~rare], share[:, rare].sum(1, keepdim=True)], 1)
@@ -326,14 +327,14 @@ def _same_classes(before: Tensor, after: Tensor, sizes: Sequence[int]) -> tuple[
 
 
 def _in_tenths(before: Tensor, part: Tensor) -> Tensor:
-    """Sums of what is in the cells over tenths of the calibration set's confidences, ``before``."""
+    """Sum the cells of ``part`` over deciles of the calibration set's confidences, ``before``."""
     reached = before.cumsum(0) / before.sum()
     group = (reached * GROUPS - 1e-9).floor().clamp(0, GROUPS - 1).long()
     return torch.zeros(GROUPS, dtype=part.dtype).index_add_(0, group, part)
 
 
 def _by_confidence(before: Tensor, after: Tensor) -> float:
-    """The mean new confidence, less by how much the calibration set's exceed its accuracy in the same tenth."""
+    """Return the mean new confidence, minus the overconfidence of the calibration set in the same decile."""
     count, confidence, right = (_in_tenths(before[0], part) for part in before)
     excess = (confidence - right) / count.clamp(min=1)
     share = _in_tenths(before[0], after[0]) / after[0].sum()
@@ -341,9 +342,9 @@ def _by_confidence(before: Tensor, after: Tensor) -> float:
 
 
 def _by_threshold(before: Tensor, after: Tensor) -> float:
-    """The share of new confidences above the threshold that as many of the known ones exceed as are right.
+    """Return the share of new confidences above a threshold: known confidences exceed it as often as they are right.
 
-    Where the threshold falls inside a cell, the cell counts in part.
+    If the threshold is inside a cell, a part of the cell counts.
     """
     right = float(before[2].sum())
     above = before[0].flip(0).cumsum(0)
@@ -355,7 +356,7 @@ def _by_threshold(before: Tensor, after: Tensor) -> float:
 
 
 def added(one: Tensor, other: Tensor) -> Tensor:
-    """The sum of two tables of counts, of which each may have more classes, on every axis."""
+    """Return the sum of two tables of counts, whose numbers of classes may differ on every axis."""
     size = [max(sizes) for sizes in zip(one.shape, other.shape, strict=True)]
     total = torch.zeros(size, dtype=one.dtype)
     for part in (one, other):
@@ -364,7 +365,7 @@ def added(one: Tensor, other: Tensor) -> Tensor:
 
 
 def _same_accuracy(before: float, after: float, sizes: Sequence[int]) -> tuple[float, float]:
-    """The difference of two accuracies, and the p of a test of two shares."""
+    """Return the difference of two accuracies, and the p of a two-proportion test."""
     pooled = (before * sizes[0] + after * sizes[1]) / sum(sizes)
     spread = math.sqrt(pooled * (1 - pooled) * (1 / sizes[0] + 1 / sizes[1]))
     return after - before, normal_tail(abs(after - before) / spread) if spread else 1.0
@@ -373,7 +374,7 @@ def _same_accuracy(before: float, after: float, sizes: Sequence[int]) -> tuple[f
 def _class_shares(
     known: Profile, new: Profile, sizes: Sequence[int]
 ) -> tuple[dict[str, tuple[float, float]], Tensor, Tensor, float]:
-    """The checks of the classes, the old and new shares of them, and the shift of these by chance alone."""
+    """Return the checks of the classes, their old and new shares, and the shift expected by chance alone."""
     if known.stated and new.stated:
         return {}, torch.zeros(0), torch.zeros(0), 0.0
     width = max(len(known.confusion), len(new.confusion), len(new.classes))
@@ -388,13 +389,13 @@ def _class_shares(
         return {**checks, "labels": _same_classes(labels, counted, sizes)}, old, counted / counted.sum(), noise
     shares = _shares(confusion, added(nothing[0], new.classes))
     distance = checks["classes"][0]
-    if distance > 0:  # confused classes make more of a difference
+    if distance > 0:  # confusion between classes increases the difference
         noise *= max(1.0, float((shares - old).abs().sum()) / 2 / distance)
     return checks, old, shares, noise
 
 
 def _shares(confusion: Tensor, predicted: Tensor) -> Tensor:
-    """The classes' shares that make so many predictions of each class most likely, by expectation maximisation."""
+    """Estimate the class shares that make the predicted counts most likely, by expectation maximisation."""
     labels = confusion.sum(0)
     by_label = confusion / labels.clamp(min=1)
     shares, seen = labels / labels.sum(), predicted / predicted.sum()

@@ -1,4 +1,4 @@
-"""Shift: what corruptions of the test images do to accuracy and calibration, and whether the temperature survives."""
+"""Shift: measure accuracy and calibration on corrupted test images, and check whether the temperature still fits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _REPLICATES = 200
 
 @dataclass(frozen=True)
 class Condition:
-    """The numbers of the test images as they are (corruption "none", severity 0) or corrupted."""
+    """The metrics for the clean test images (corruption "none", severity 0) or for corrupted ones."""
 
     corruption: str
     severity: int
@@ -39,19 +39,19 @@ class Condition:
     nll: float
     ece: float
     ece_floor: float
-    """The ECE that a calibrated model with these confidences would show at this n."""
+    """The ECE that a calibrated model with these confidences would have at this n."""
     scaled_ece: float
-    """The ECE after the temperature that was fitted on the clean validation part."""
+    """The ECE after scaling with the temperature that was fitted on the clean validation part."""
     scaled_floor: float
     scaled_ceiling: float
-    """Up to where noise alone explains the scaled ECE, in 95 of 100 cases."""
+    """The largest scaled ECE that noise alone explains, in 95 of 100 cases."""
     scaled_nll: float
     fitting_temperature: float
     """The temperature that would fit here."""
 
     @property
     def verdict(self) -> str:
-        """What the clean temperature does here: "holds" within noise, else "helps" or "hurts" the ECE."""
+        """The effect of the clean temperature: "holds" if the ECE is within noise, else "helps" or "hurts"."""
         if self.scaled_ece <= self.scaled_ceiling:
             return "holds"
         return "helps" if self.scaled_ece < self.ece else "hurts"
@@ -59,12 +59,12 @@ class Condition:
 
 @dataclass(frozen=True)
 class Shift:
-    """All conditions, the clean one first, and the temperature that the clean validation part gives."""
+    """All conditions, the clean one first, and the temperature fitted on the clean validation part."""
 
     temperature: float
     conditions: tuple[Condition, ...]
     dense: bool = False
-    """Whether rows are pixels, which are not independent: the noise floors are then too low."""
+    """Whether rows are pixels. Pixels are not independent, so the noise floors are too low for them."""
 
     def verdict(self) -> str:
         """One sentence."""
@@ -94,10 +94,10 @@ def sweep(
     samples: int,
     void: int = IGNORE_INDEX,
 ) -> Iterator[Condition]:
-    """The conditions one by one, the clean one first.
+    """Yield the conditions one by one, the clean one first.
 
-    ``outputs(corrupt)`` gives batches of (logits, target, index) of ``samples`` test samples whose images, in 0..1,
-    went through ``corrupt(images, index)``; that is None for the images as they are.
+    ``outputs(corrupt)`` returns batches of (logits, target, index) of ``samples`` test samples, after
+    ``corrupt(images, index)`` was applied to their images in 0..1. ``corrupt`` is None for clean images.
     """
     for one in (None, *corruptions):
         suites: list[Suite] = []
@@ -135,9 +135,9 @@ def of_model(
     seed: int = 0,
     note: Callable[[Condition], None] = lambda _: None,
 ) -> Shift:
-    """Corrupt the test part of a run, or of ``data``, under the run's network or the one that ``model`` describes.
+    """Corrupt the test part of a run, or of ``data``, and evaluate the run's network or the one given by ``model``.
 
-    ``limit`` is the number of test samples to use, drawn by the seed. ``note`` is called with each condition.
+    ``limit`` is the number of test samples to draw with the seed. ``note`` is called with each condition.
     """
     chosen = [Corruption(name, level, seed) for name in corruptions for level in severities]  # raises before any work
     with torch.random.fork_rng():
@@ -165,12 +165,12 @@ def of_model(
 
 
 def is_network(name: str | Path) -> bool:
-    """Whether this is the name of a network, rather than a run."""
+    """Return whether this is the name of a network and not a run."""
     return str(name) in CATALOGUE or str(name).startswith("timm/")
 
 
 def open_network(path: str | Path, *, data: DataOptions | None, model: ModelOptions | None) -> Session:
-    """The session of a run with its best weights, of a weights file in a run, or of a network by its name."""
+    """Return the session of a run with its best weights, of a weights file in a run, or of a network by name."""
     if is_network(path):
         if data is None or model is None:
             raise InputError(f"{path} is a network, not a run: say on which data, as in --data folder --root IMAGES")
