@@ -11,9 +11,9 @@ from acls.vision import torchvision
 
 @contextmanager
 def importing(package: str, *, extra: str, vision: bool = True) -> Iterator[None]:
-    """Import a library in this block; where it is missing, a `MissingExtra` says how to install it.
+    """Import a library in this block; if it is missing, `MissingExtra` says how to install it.
 
-    ``vision``: it imports torchvision where that is installed, so our guarded import runs first.
+    ``vision``: the library imports torchvision if that is installed, so our guarded import runs first.
     """
     if vision:
         with suppress(MissingExtra):

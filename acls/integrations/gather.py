@@ -1,4 +1,4 @@
-"""Predictions of a validation pass in bounded memory: sums for every metric, and a sample of rows to save."""
+"""Collect the predictions of a validation pass in bounded memory: sums for every metric, and a sample of rows."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from acls.predictions import Predictions
 from acls.shapes import IGNORE_INDEX, flatten
 
 KEEP = 2**26
-"""Scores kept for the file and the report: 256 MB of float32, all of ImageNet's validation part."""
+"""Number of scores kept for the file and the report: 256 MB of float32, all of ImageNet's validation part."""
 LOGGED = tuple(names(2))
-"""What is logged beside the noise floor of the ECE."""
-_REPLICATES = 100  # the mean is off by about 3 % of itself: enough for a log
+"""The metrics that are logged, in addition to the noise floor of the ECE."""
+_REPLICATES = 100  # the relative error of the mean is about 3 %, which is enough for a log
 
 
 class Gathered:
-    """Counts logits and target batch by batch; with ``keep`` scores at most, rows are kept too."""
+    """Counts logits and targets batch by batch, and keeps a sample of rows with at most ``keep`` scores."""
 
     def __init__(self, *, bins: int = BINS, ignore_index: int = IGNORE_INDEX, keep: int = 0) -> None:
         self.bins, self.ignore_index, self.keep = bins, ignore_index, keep
@@ -37,7 +37,7 @@ class Gathered:
         self._held = 0
 
     def add(self, logits: Tensor, target: Tensor, *, unit: Tensor | None = None) -> None:
-        """Count a batch; ``unit`` are the samples' numbers in the data set, which decide the order of what is kept."""
+        """Count a batch; ``unit`` holds the sample numbers in the data set, which set the order of the kept rows."""
         if len(target) == 0:
             return
         counted = Suite.of(logits, target, ignore_index=self.ignore_index, bins=self.bins)
@@ -50,9 +50,9 @@ class Gathered:
             self._hold(logits, target, unit.cpu())
 
     def add_shared(self, logits: Tensor, target: Tensor, sampler: Any) -> None:
-        """Count a batch of this process's share of the data, without what its sampler repeats.
+        """Count a batch of this process's share of the data, without the samples that its sampler repeats.
 
-        A distributed sampler gives process r the samples r, r + world, ...; beyond the last, the first again.
+        A distributed sampler gives process r the samples r, r + world, ...; after the last, it repeats the first.
         """
         here = torch.arange(self._seen, self._seen + len(target))
         self._seen += len(target)
@@ -64,7 +64,7 @@ class Gathered:
             self.add(logits, target, unit=distributed.rank() + distributed.world() * here)
 
     def all_reduce(self, device: torch.device | str = "cpu") -> Gathered:
-        """What all processes gathered; ``device`` is the one they talk through. A process may have seen nothing."""
+        """Merge the results of all processes; they communicate over ``device``. A process may have no samples."""
         if distributed.world() == 1:
             return self
         own = 0 if self.suite is None else self.suite.n_classes or 0
@@ -84,7 +84,7 @@ class Gathered:
         return whole
 
     def summary(self) -> dict[str, float]:
-        """The metrics that are logged, and ``ece_floor``: the ECE of a calibrated model with these confidences."""
+        """Return the logged metrics, and ``ece_floor``: the ECE of a calibrated model with these confidences."""
         if self.suite is None or self.suite.n == 0:
             return {}
         found = self.suite.summary()
@@ -92,20 +92,20 @@ class Gathered:
         return {**{name: found[name] for name in LOGGED if name in found}, "ece_floor": floor}
 
     def predictions(self, *, meta: dict[str, str] | None = None) -> Predictions:
-        """The rows that were kept, in the order of the samples; pixels carry the number of their image."""
+        """Return the kept rows in sample order; pixels carry the number of their image."""
         logits, target, number = self._kept()
         order = number[:, 0].argsort(stable=True)
         image = number[order, 0] if self.dense else None
         return Predictions(logits[order], target[order], "logits", image=image, meta=meta or {})
 
     def save(self, path: str | os.PathLike[str] | None, *, meta: dict[str, str] | None = None) -> None:
-        """Write the rows that were kept, if there is a path."""
+        """Write the kept rows, if there is a path."""
         if path is not None:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             self.predictions(meta=meta).save(path)
 
     def report(self, path: str | os.PathLike[str] | None, *, meta: dict[str, str] | None = None) -> None:
-        """Write the report of what was kept, one HTML file, if there is a path."""
+        """Write the report of the kept rows as one HTML file, if there is a path."""
         from acls.front import write_report
 
         if path is not None:
@@ -121,11 +121,11 @@ class Gathered:
         rows = at.compact()
         self._rows.append((rows.logits.cpu(), rows.target.cpu(), number))
         self._held += rows.logits.numel()
-        if self._held > 1.25 * self.keep:  # not each time: thinning looks at all that is kept
+        if self._held > 1.25 * self.keep:  # not each time, because thinning processes all kept rows
             self._thin()
 
     def _thin(self) -> None:
-        """Keep the rows whose hash is smallest: a random sample that no split into batches or processes changes."""
+        """Keep the rows with the smallest hashes: a random sample that does not depend on batches or processes."""
         logits, target, number = self._kept()
         most = max(1, self.keep // logits.shape[1])
         if len(target) > most:
@@ -135,7 +135,7 @@ class Gathered:
         self._rows, self._held = [(logits, target, number)], logits.numel()
 
     def _kept(self, n_classes: int = 2) -> tuple[Tensor, Tensor, Tensor]:
-        """The rows that are held, ``n_classes`` wide where there are none."""
+        """Return the rows that are held; an empty result has ``n_classes`` columns."""
         nothing = (torch.zeros(0, n_classes), torch.zeros(0, dtype=torch.int64), torch.zeros(0, 2, dtype=torch.int64))
         logits, target, number = (torch.cat(parts) for parts in zip(*(self._rows or [nothing]), strict=True))
         return logits, target, number

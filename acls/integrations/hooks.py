@@ -1,7 +1,7 @@
-"""The four hooks of a loss with memory, called from a loop that is not ours.
+"""Call the four hooks of a loss with memory from the training loop of another library.
 
-A loss is an `nn.Module`, so a forward hook on it sees the logits, target and index of each step. No adapter has to know
-what the user's training step looks like.
+A loss is an `nn.Module`, so a forward hook on it gets the logits, target and index of each step. Adapters do not need
+to know the training step of the user.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from acls.modules import evaluating
 Seen = tuple[Tensor, Tensor, Tensor | None]
 """Logits, target and index of one call of the loss."""
 Forward = Callable[[Any], tuple[Tensor, Tensor]]
-"""A batch through the model: logits and target."""
+"""A function that returns the logits and target of a batch."""
 Loaders = Callable[[str], Any]
-"""From "train" or "val" to a data loader, whose order does not matter; None where there is none."""
+"""A function from "train" or "val" to a data loader, in any order, or to None if there is none."""
 
 
 def find_loss(module: nn.Module) -> Loss | None:
-    """The loss of acls among a module's parts; None without any, an InputError where there are several."""
+    """Return the acls loss in a module, or None if there is none; raise an InputError if there are several."""
     found = [part for part in module.modules() if isinstance(part, Loss)]
     inner = {id(below) for part in found for below in part.stack()[1:]}
     outer = [part for part in found if id(part) not in inner]
@@ -38,10 +38,10 @@ def find_loss(module: nn.Module) -> Loss | None:
 
 
 class LossHooks:
-    """What a loss was called with, and its hooks in their order.
+    """Records the calls of a loss, and calls its hooks in the right order.
 
-    ``way_out`` is the argument that gives the validation set, for the error where there is none. Without a loss of ours
-    there is nothing to watch and nothing to do.
+    ``way_out`` names the argument for the validation set, for the error message if there is none. If there is no acls
+    loss, the methods do nothing.
     """
 
     def __init__(self, loss: Loss | None, way_out: str) -> None:
@@ -49,20 +49,20 @@ class LossHooks:
         self.loss: Loss = CE() if loss is None else loss
         plain = (Loss.keep_mask, Regularized.keep_mask)
         self.numbered = self.loss.needs_index or any(type(part).keep_mask not in plain for part in self.loss.stack())
-        """Whether it remembers samples by their numbers in the training set."""
+        """Whether the loss stores values per sample, by the index in the training set."""
         self.seen: list[Seen] = []
         self._prepared = False
         self._handles: list[Any] = []
 
     def meta(self, **more: object) -> dict[str, str]:
-        """What is written beside the predictions of a validation pass."""
+        """Return the metadata stored with the predictions of a validation pass."""
         loss = {} if self._found is None else {"loss": repr(self._found)}
         return {**loss, **{name: str(value) for name, value in more.items()}, "part": "val"}
 
     def attach(self, model: nn.Module, forward: Forward, loaders: Loaders) -> None:
-        """Watch the loss's calls, and whether a saved state is loaded: then `prepare` keeps its memory.
+        """Record the calls of the loss, and whether a saved state is loaded: then `prepare` keeps its memory.
 
-        ``forward`` and ``loaders`` serve the losses that look at a whole split between epochs.
+        ``forward`` and ``loaders`` are for losses that use a whole split between epochs.
         """
         self._model, self._forward, self._loaders = model, forward, loaders
         if not self._handles:
@@ -72,7 +72,7 @@ class LossHooks:
             ]
 
     def detach(self) -> None:
-        """Watch no longer."""
+        """Stop recording."""
         for handle in self._handles:
             handle.remove()
         self._handles, self.seen = [], []
@@ -98,7 +98,7 @@ class LossHooks:
         self._prepared = True
 
     def predict(self, split: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Logits, target and index of this process's share of a split, in eval mode, in order, none twice."""
+        """Yield logits, target and index of this process's share of a split, in eval mode and in order, each once."""
         loader = self._loaders(split)
         if loader is None:
             raise InputError(f"{self.loss!r} looks at a validation set between epochs: pass {self._way_out}")
@@ -121,12 +121,12 @@ class LossHooks:
                 yield logits.float(), target, index
 
     def start_epoch(self, number: int, total: int) -> None:
-        """Before the first step of an epoch."""
+        """Call the hook before the first step of an epoch."""
         self.loss.start_epoch(Epoch(number, total, self.predict))
         self.seen = []
 
     def observe(self) -> None:
-        """After a step: hand the loss what it was called with."""
+        """Pass the recorded calls to the loss, after a step."""
         for logits, target, index in self.take():
             if not self.numbered:
                 continue
@@ -138,7 +138,7 @@ class LossHooks:
             self.loss.observe(logits, target, index)
 
     def end_epoch(self, number: int, total: int) -> None:
-        """After the last step of an epoch."""
+        """Call the hook after the last step of an epoch."""
         self.loss.end_epoch(Epoch(number, total, self.predict))
         self.seen = []
 

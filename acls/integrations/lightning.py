@@ -1,4 +1,4 @@
-"""Calibration in Lightning: a callback that measures each validation epoch and serves the losses with memory.
+"""Calibration in Lightning: a callback that measures each validation epoch and supports losses with memory.
 
     class Net(LightningModule):
         def __init__(self):
@@ -6,9 +6,9 @@
         ...
     Trainer(callbacks=[CalibrationCallback(save="val.npz")]).fit(Net(), ...)
 
-Validation predictions come from ``validation_step``: it calls a loss of acls once, or returns
+Validation predictions come from ``validation_step``, which must call an acls loss once or return
 ``{"logits": logits, "target": target}``. Then ``val/ece``, ``val/aece``, ``val/nll``, ``val/brier``, ``val/accuracy``
-and ``val/ece_floor`` (the ECE that a perfectly calibrated model would show at this n) can be monitored as any other.
+and ``val/ece_floor`` (the ECE that a perfectly calibrated model would have at this n) can be monitored like any metric.
 """
 
 from __future__ import annotations
@@ -38,16 +38,15 @@ _WAY_OUT = 'Call it once, or return {"logits": logits, "target": target} from va
 
 @dataclass(kw_only=True, eq=False)
 class CalibrationCallback(Callback):
-    """Logs calibration each validation epoch, saves the predictions, and runs the hooks of losses that remember.
+    """Logs calibration in each validation epoch, saves the predictions, and calls the hooks of losses with memory.
 
-    Memory stays bounded: metrics are sums, and of the logits at most ``keep`` numbers are held, a random sample of the
-    rows beyond that, and none where neither ``save`` nor ``report`` names a file. Under DDP each sample counts once,
-    also where the sampler repeats some to give every process as many.
+    Memory is bounded: metrics are sums, and at most ``keep`` logit values are stored. If there are more, a random
+    sample of the rows is stored. Nothing is stored if neither ``save`` nor ``report`` names a file. With DDP, each
+    sample counts once, even if the sampler repeats samples so that all processes have the same number.
 
-    ``loss`` says which loss, where the module holds several or none. ``forward(module, batch)`` returns logits and
-    target for the losses that look at a whole split between epochs (CaPE, AdaFocal); by default the batch is
-    ``(x, y, ...)`` and the logits are ``module(x)``. Such a look at the training set goes through the user's own
-    transforms, random ones among them.
+    Pass ``loss`` if the module holds several losses or none. ``forward(module, batch)`` returns logits and target for
+    the losses that use a whole split between epochs (CaPE, AdaFocal); by default, the batch is ``(x, y, ...)`` and the
+    logits are ``module(x)``. This pass over the training set uses the user's own transforms, including random ones.
     """
 
     loss: Loss | None = None
@@ -63,7 +62,7 @@ class CalibrationCallback(Callback):
         if self.save is not None:
             check_form(self.save, "predictions")
         self.last: Gathered | None = None
-        """What the last validation epoch gathered of the first data loader, over all processes."""
+        """The results of the last validation epoch for the first data loader, over all processes."""
         self._gathered: dict[int, Gathered] = {}
         self._warned = False
 
@@ -139,7 +138,7 @@ class CalibrationCallback(Callback):
             self._check_counts(whole, _loaders(trainer.val_dataloaders)[which])
             suffix = f"/{which}" if len(self._gathered) > 1 else ""
             for name, value in whole.summary().items():
-                # Equal in all processes already. The number of samples is not the batch size that Lightning looks for.
+                # Already equal in all processes. The number of samples is not the batch size that Lightning expects.
                 pl_module.log(f"{self.prefix}{name}{suffix}", value, rank_zero_only=False, batch_size=1)
             if which == 0:
                 self.last = whole
@@ -147,7 +146,7 @@ class CalibrationCallback(Callback):
             self.last.save(self.save, meta=self._hooks.meta(epoch=trainer.current_epoch))
 
     def _validated(self, outputs: Any) -> tuple[Tensor, Tensor]:
-        """Logits and target of a validation step: what it returned, or what it called the loss with."""
+        """Return logits and target of a validation step: its result, or the arguments of its call to the loss."""
         calls = self._hooks.take()
         if isinstance(outputs, Mapping) and "logits" in outputs and "target" in outputs:
             return outputs["logits"].detach(), outputs["target"]
@@ -168,7 +167,7 @@ class CalibrationCallback(Callback):
 
 
 def _epochs(trainer: Trainer) -> int:
-    """The number of epochs, also where steps are what limits them."""
+    """Return the number of epochs, also if the training length is given in steps."""
     if trainer.max_epochs is not None and trainer.max_epochs > 0:
         return trainer.max_epochs
     return math.ceil(max(trainer.estimated_stepping_batches, 1) / max(trainer.num_training_batches, 1))

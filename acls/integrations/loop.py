@@ -1,4 +1,4 @@
-"""A plain training loop, or timm's, with a loss that remembers: two words more than without one."""
+"""Use a loss with memory in a plain training loop, or in timm's, with two more words of code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def epochs(
     batch: int = 64,
     start: int = 0,
 ) -> Iterator[int]:
-    """The numbers of the epochs, ``start`` to ``total - 1``; around each, the loss's hooks are called.
+    """Yield the epoch numbers ``start`` to ``total - 1``, and call the hooks of the loss around each epoch.
 
         for epoch in epochs(loss, model, 10, train_set=train_set, val_set=val_set):
             for x, y, index in loader:
@@ -31,8 +31,9 @@ def epochs(
                 ...
 
     ``index`` comes from ``acls.data.indexed.Indexed(train_set)``. ``forward(batch)`` returns logits and target for the
-    losses that look at a whole split (CaPE, AdaFocal); by default a batch is ``(x, y, ...)`` on the CPU, moved to where
-    the model is. To go on after ``start`` epochs, load the loss's state beside the model's: its memory is then kept.
+    losses that use a whole split (CaPE, AdaFocal). By default, a batch is ``(x, y, ...)`` on the CPU and is moved to
+    the device of the model. To continue after ``start`` epochs, load the state of the loss and of the model: the loss
+    then keeps its memory.
     """
 
     def through(items: Any) -> tuple[Tensor, Tensor]:
@@ -56,7 +57,7 @@ def epochs(
 
 
 class _Observing(LossHooks):
-    """Hands the loss each training step as soon as it was computed; eval mode and no gradients mean none."""
+    """Passes each training step to the loss directly after the call; eval mode or no gradients: not a step."""
 
     def _note(self, loss: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if loss.training and isinstance(output, Tensor) and output.requires_grad:

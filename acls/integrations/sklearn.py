@@ -1,4 +1,4 @@
-"""A scikit-learn classifier whose probabilities are calibrated by a calibrator of acls."""
+"""A scikit-learn classifier with probabilities calibrated by an acls calibrator."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ SCORES = ("estimator", "logits", "probs")
 class CalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier with calibrated ``predict_proba``.
 
-    ``scores="estimator"``: an estimator is fitted (a `LogisticRegression` where none is given), and the calibrator to
-    its out-of-fold scores from ``cv`` folds (a number, or what scikit-learn splits with), so both use all data;
-    ``cv="prefit"`` takes an estimator that is fitted and the data for the calibrator alone. X is what the estimator
-    takes: arrays, data frames, texts. The scores are the logs of ``predict_proba``, else ``decision_function``.
-    ``scores="logits"`` or ``"probs"``: X holds the scores of a model, one column per class, in the order of the
-    sorted labels.
+    ``scores="estimator"``: fit the estimator (default: `LogisticRegression`), and fit the calibrator to its out-of-fold
+    scores from ``cv`` folds (a number or a scikit-learn splitter), so both use all data. With ``cv="prefit"``, the
+    estimator is already fitted and the data is only used for the calibrator. X can be any input that the estimator
+    accepts: arrays, data frames, texts. The scores are the logarithms of ``predict_proba``, or else the values of
+    ``decision_function``. ``scores="logits"`` or ``"probs"``: X holds the scores of a model, one column per class, in
+    the order of the sorted labels.
 
-    ``method`` is a calibrator's name, ``method_params`` its fields.
+    ``method`` is the name of a calibrator, ``method_params`` are its fields.
     """
 
     def __init__(
@@ -63,9 +63,9 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         self.cv = cv
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> CalibratedClassifier:
-        """Fit the estimator, if there is one, with the weights if its fit takes them, and the calibrator."""
+        """Fit the estimator, if there is one, and the calibrator; weights are passed if the estimator accepts them."""
         check_range(type(self).__name__, "scores", self.scores, {"choices": SCORES})
-        if self.scores == "estimator":  # which checks X itself, and alone knows what X may be
+        if self.scores == "estimator":  # the estimator checks X, because only it knows which inputs are valid
             check_consistent_length(X, y)
             y = column_or_1d(y, warn=True)
             assert_all_finite(y, input_name="y")
@@ -99,7 +99,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
     def predict(self, X: Any) -> Any:
         """Return the most probable class."""
-        chosen = self.predict_proba(X).argmax(1)  # first: it raises where nothing is fitted
+        chosen = self.predict_proba(X).argmax(1)  # first, because it raises an error if nothing is fitted
         return self.classes_[chosen]
 
     def _fit_estimator(self, X: Any, y: Any, target: Any, sample_weight: Any) -> torch.Tensor | None:
@@ -121,14 +121,14 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             params = {}
         self._take(clone(estimator).fit(X, y, **params))
         fewest = int(np.bincount(target).min())
-        if fewest < 2:  # a class that a fold would miss: no out-of-fold scores can be had
+        if fewest < 2:  # a fold would miss a class, so out-of-fold scores are not possible
             return None
         method, kind = _method(estimator)
         cv = min(int(self.cv), fewest) if isinstance(self.cv, Integral) else self.cv
         return _as_logits(cross_val_predict(clone(estimator), X, y, cv=cv, method=method, params=params), kind)
 
     def _take(self, estimator: Any) -> None:
-        """Keep a fitted estimator; say of the features what it says, and nothing where it does not, as for texts."""
+        """Store a fitted estimator; copy its feature attributes if it has them (it has none for texts)."""
         self.estimator_ = estimator
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(estimator, name):
@@ -153,7 +153,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
 
 def _method(estimator: Any) -> tuple[str, str]:
-    """The method that gives an estimator's scores, and what they are."""
+    """Return the name of the method that computes the scores of an estimator, and the kind of the scores."""
     return ("predict_proba", "probs") if hasattr(estimator, "predict_proba") else ("decision_function", "logits")
 
 

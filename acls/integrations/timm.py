@@ -1,10 +1,10 @@
-"""Calibration in timm: any loss of acls as the criterion of its training script or task, soft targets of Mixup too.
+"""Calibration in timm: use any acls loss as the criterion of its training script or task, also with Mixup.
 
-Losses take ``(N, K)`` soft targets as they take class ids, so a criterion is a loss; `criterion` only says in time what
-would not fit. With ``timm.task`` it is ``ClassificationTask(model, criterion("ACLS(margin=6)", mixup))``. timm's
-``train.py`` needs five lines more, which the guide *Where you train already* shows: an option ``--acls LOSS``, and
-``calibration(model, loader)`` at the end of ``validate``. For losses that remember samples (CRL, CaPE, AdaFocal, Patra)
-see `acls.integrations.loop.epochs`.
+Losses accept soft targets ``(N, K)`` as well as class ids, so a loss can be used as a criterion directly; `criterion`
+only checks early that they fit together. With ``timm.task``, write
+``ClassificationTask(model, criterion("ACLS(margin=6)", mixup))``. The ``train.py`` of timm needs five more lines, which
+the guide *Where you train already* shows: an option ``--acls LOSS``, and ``calibration(model, loader)`` at the end of
+``validate``. For losses with memory (CRL, CaPE, AdaFocal, Patra), see `acls.integrations.loop.epochs`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ with importing("timm", extra="vision"):
 def criterion(loss: Loss | str, mixup: Mixup | Mapping[str, Any] | None = None) -> Loss:
     """Return the loss after checking that it works with the labels that ``mixup`` makes.
 
-    That is any of timm's: Mixup, FastCollateMixup or NaFlexMixup, or the settings that one is made with. Raises for a
-    loss that must know each sample's class. Warns where Mixup smooths the labels itself, by 0.1 by default:
-    the loss would smooth them a second time.
+    ``mixup`` is a Mixup, FastCollateMixup or NaFlexMixup of timm, or the settings of one. Raises an error for a loss
+    that must know the class of each sample. Warns if Mixup itself smooths the labels (by 0.1 by default), because the
+    loss would smooth them a second time.
     """
     loss = make_loss(loss)
     if mixup is None:
@@ -55,20 +55,20 @@ def criterion(loss: Loss | str, mixup: Mixup | Mapping[str, Any] | None = None) 
 
 @torch.no_grad()
 def calibration(model: nn.Module, loader: Iterable[tuple[Any, Any]], *, bins: int = BINS) -> dict[str, float]:
-    """Accuracy, ECE, adaptive ECE, NLL, Brier score and the ECE's noise floor of a loader of ``(input, target)``.
+    """Compute accuracy, ECE, adaptive ECE, NLL, Brier score and the ECE noise floor for ``(input, target)`` batches.
 
-    The model is put in eval mode for it. Inputs are moved to where its weights are; of several outputs the first
-    counts, as in timm's own validation. Where several processes share the data, all of them call it and get the numbers
-    of the whole, without the samples that the sampler repeats to give every process as many.
+    The model is evaluated in eval mode. Inputs are moved to the device of its weights. If there are several outputs,
+    the first is used, as in the validation of timm. If several processes share the data, all of them must call this
+    function. Each gets the metrics of the whole data, without the samples that the sampler repeats as padding.
     """
     gathered = Gathered(bins=bins)
     weight = next(model.parameters())
     sampler = getattr(loader, "sampler", None)
     with evaluating(model):
         for given, target in loader:
-            output = model(given.to(weight) if isinstance(given, Tensor) else given)  # NaFlex: a dict, in its place
+            output = model(given.to(weight) if isinstance(given, Tensor) else given)  # NaFlex: a dict on the device
             logits = output[0] if isinstance(output, tuple | list) else output
             gathered.add_shared(logits, target.to(logits.device), sampler)
-    if isinstance(sampler, SequentialSampler | RandomSampler):  # each process has seen all there is
+    if isinstance(sampler, SequentialSampler | RandomSampler):  # each process has seen all samples
         return gathered.summary()
     return gathered.all_reduce(weight.device).summary()

@@ -1,9 +1,9 @@
-"""Calibration metrics for torchmetrics: states are sums, so memory is constant and processes add up exactly.
+"""Calibration metrics for torchmetrics. States are sums, so memory is constant and processes add up exactly.
 
-They drop into Lightning, `torchmetrics.MetricCollection` and whatever takes a `torchmetrics.Metric`. Other than there,
-nothing is guessed from the values: ``from_logits`` says what the predictions are. ``plot()`` draws a reliability
-diagram. ``task="binary"`` takes the scores ``(N,)`` or ``(N, 1)`` of class 1 and counts them as two classes: the
-calibration of the predicted class, where torchmetrics' own measures that of class 1.
+They work in Lightning, in `torchmetrics.MetricCollection`, and wherever a `torchmetrics.Metric` is accepted. Unlike in
+torchmetrics, nothing is guessed from the values: ``from_logits`` says whether predictions are logits. ``plot()``
+draws a reliability diagram. ``task="binary"`` takes the scores ``(N,)`` or ``(N, 1)`` of class 1 and counts them as two
+classes. It measures the calibration of the predicted class, while torchmetrics measures that of class 1.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class _SumMetric(Metric):
     higher_is_better = False
     full_state_update = False
     tally: ClassVar[Any]
-    """What counts a batch."""
+    """The tally that counts a batch."""
     measure = "ece"
-    """The property of what was counted that `compute` returns."""
+    """The property of the tally that `compute` returns."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class _SumMetric(Metric):
         self.num_classes, self.n_bins, self.ignore_index = num_classes, n_bins, ignore_index
         self.task, self.from_logits = task, from_logits
         for name, total in self._sums(torch.empty(0, num_classes), torch.empty(0, dtype=torch.long)).items():
-            # In float64 whatever the weights are, as processes must have equal types; counts are exact up to 2^53.
+            # Always float64, because all processes must use the same type; counts are exact up to 2^53.
             self.add_state(name, torch.zeros_like(total, dtype=torch.float64), dist_reduce_fx="sum")
 
     def update(self, preds: Tensor, target: Tensor, sample_weight: Tensor | None = None) -> None:
@@ -90,7 +90,7 @@ class _SumMetric(Metric):
             setattr(self, name, getattr(self, name) + total)
 
     def plot(self, val: Any = None, ax: Axes | None = None) -> tuple[Figure, Axes]:
-        """Draw the reliability diagram of what was counted; ``val`` is there for torchmetrics and not looked at."""
+        """Draw the reliability diagram of all counted samples; ``val`` is for torchmetrics and is ignored."""
         from acls.report.figures.reliability import plot
 
         return plot(self._reliability(), ax)
@@ -106,7 +106,7 @@ class _SumMetric(Metric):
         return found
 
     def _counted(self) -> Any:
-        """What was counted so far."""
+        """Return the tally of all samples so far."""
         return self.tally(**{name: getattr(self, name) for name in self._defaults})
 
     def _reliability(self) -> Reliability:
@@ -120,7 +120,7 @@ class _SumMetric(Metric):
 class CalibrationError(_SumMetric):
     """ECE (``norm="l1"``), RMSCE (``"l2"``) or MCE (``"max"``) over bins (lo, hi] of the largest probability.
 
-    torchmetrics' own has bins [lo, hi) and puts confidences of exactly 1 into a bin of their own.
+    The metric of torchmetrics has bins [lo, hi) and puts confidences of exactly 1 into a separate bin.
     """
 
     tally = Bins
@@ -148,19 +148,19 @@ class ClasswiseCalibrationError(_SumMetric):
     tally = ClasswiseBins
 
     def _reliability(self) -> Reliability:
-        """All classes' probabilities in one diagram, with the frequency of the class for accuracy."""
+        """Return one diagram of the probabilities of all classes, with class frequencies instead of accuracy."""
         counted = self._counted()
         samples, probability, events = (part.sum(0) for part in (counted.samples, counted.probability, counted.events))
         return Bins(samples, probability, events, probability.new_zeros(())).reliability()
 
 
 class _HistogramMetric(_SumMetric):
-    """A metric of the order of confidences, from a fine histogram of them: 3 MB, whatever the number of samples."""
+    """A metric based on sorted confidences, from a fine histogram: 3 MB for any number of samples."""
 
     table: Tensor
 
     def bound(self) -> float:
-        """How far the exact value can be from what `compute` returns."""
+        """Return the maximum distance between the exact value and the result of `compute`."""
         return float(self._value_and_bound(self._counted().cells())[1])
 
     def compute(self) -> Tensor:

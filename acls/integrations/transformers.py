@@ -8,10 +8,10 @@
         callbacks=[CalibrationCallback(loss)],       # for losses with memory, saved predictions and the report
     )
 
-Shapes say what the task is: logits ``(B, K)`` with labels ``(B,)`` are sequences or multiple choice, logits
-``(B, T, K)`` with labels ``(B, T)`` are tokens, where -100 marks those that do not count. For a language model that
-answers by one of a few tokens, ``answers=[id of "A", id of "B", ...]`` takes their logits where the label is one of
-them, shifted by one, as the logits of a position are of the next token.
+The shapes determine the task: logits ``(B, K)`` with labels ``(B,)`` are sequences or multiple choice; logits
+``(B, T, K)`` with labels ``(B, T)`` are tokens, and tokens with the label -100 are ignored. For a language model that
+answers with one of a few tokens, pass ``answers=[id of "A", id of "B", ...]``. Then only the logits of these tokens are
+used, at positions whose label is one of them. Labels are shifted by one, because logits predict the next token.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from acls.shapes import IGNORE_INDEX
 from acls.storage import check_form, load_tensors, save_tensors
 
 MEMORY = "acls_loss.safetensors"
-"""What a loss remembers, beside the model in the Trainer's checkpoints."""
+"""The file for the memory of a loss, beside the model in the checkpoints of the Trainer."""
 
 with importing("transformers", extra="transformers"):
     from transformers import EvalPrediction, TrainerCallback
 
 
 class TrainerLayout:
-    """Brings the Trainer's logits and labels to ``(N, K, *D)`` and ``(N, *D)``."""
+    """Converts the logits and labels of the Trainer to ``(N, K, *D)`` and ``(N, *D)``."""
 
     def __init__(self, answers: Sequence[int] | None = None) -> None:
         if answers is not None and len(set(answers)) < 2:
@@ -51,7 +51,7 @@ class TrainerLayout:
         self.answers = None if answers is None else torch.tensor(list(answers))
 
     def __call__(self, outputs: Any, labels: Any) -> tuple[Tensor, Tensor]:
-        """Logits with the classes on axis 1, and the target."""
+        """Return logits with the classes on axis 1, and the target."""
         if isinstance(outputs, dict):  # as every ModelOutput is
             outputs = outputs["logits"]
         elif isinstance(outputs, tuple | list):
@@ -67,7 +67,7 @@ class TrainerLayout:
 
 
 def _answered(logits: Tensor, labels: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """The logits of some tokens where the label, shifted by one, is one of them."""
+    """Return the logits of some tokens at positions where the label, shifted by one, is one of them."""
     if logits.ndim != 3 or labels.shape != logits.shape[:2]:
         raise InputError(
             f"expected logits (B, T, tokens) and labels (B, T) of a language model with answers=, got "
@@ -79,17 +79,17 @@ def _answered(logits: Tensor, labels: Tensor, tokens: Tensor) -> tuple[Tensor, T
 
 
 class LossFunction:
-    """What the Trainer calls with the model's outputs and the labels; made by `compute_loss_func`."""
+    """The function that the Trainer calls with model outputs and labels; created by `compute_loss_func`."""
 
     def __init__(self, loss: Loss, layout: TrainerLayout) -> None:
         if loss.reduction != "mean":
             raise InputError(f'{loss!r}: expected reduction="mean", as the Trainer weighs the parts of a batch itself')
         self.loss, self.layout = loss, layout
         self.index: Tensor | None = None
-        """The numbers of the samples that the model is looking at, where the callback finds them in the batch."""
+        """The indices of the samples in the current batch, if the callback finds them there."""
 
     def __call__(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-        """The loss, weighed by the share of the labels of an accumulated batch that are here."""
+        """Return the loss, weighted by the share of the labels of the accumulated batch that this batch has."""
         logits, target = self.layout(outputs, labels)
         if next(self.loss.buffers(), logits).device != logits.device:
             self.loss.to(logits.device)
@@ -102,25 +102,25 @@ class LossFunction:
 
 
 def compute_loss_func(loss: Loss, *, answers: Sequence[int] | None = None) -> LossFunction:
-    """A loss of acls as ``Trainer(compute_loss_func=...)`` wants it.
+    """Return an acls loss in the form that ``Trainer(compute_loss_func=...)`` expects.
 
-    With gradient accumulation it is the mean over all labels of the accumulated batches. In evaluation, what a method
-    remembers of its training samples drops out of the loss.
+    With gradient accumulation, it is the mean over all labels of the accumulated batches. In evaluation, the loss does
+    not use its memory of the training samples.
     """
     return LossFunction(loss, TrainerLayout(answers))
 
 
 class Metrics:
-    """What the Trainer calls with predictions and labels; made by `compute_metrics`."""
+    """The function that the Trainer calls with predictions and labels; created by `compute_metrics`."""
 
     def __init__(self, layout: TrainerLayout, *, bins: int, keep: int) -> None:
         self.layout, self.bins, self.keep = layout, bins, keep
         self.last: Gathered | None = None
-        """What the last evaluation gathered."""
+        """The results of the last evaluation."""
         self._now: Gathered | None = None
 
     def __call__(self, evaluated: EvalPrediction, compute_result: bool = True) -> dict[str, float]:
-        """The numbers of an evaluation; of its batches so far with ``compute_result=False``."""
+        """Return the metrics of an evaluation; with ``compute_result=False``, only count the batch."""
         if self._now is None:
             self._now = Gathered(bins=self.bins, keep=self.keep)
         self._now.add(*self.layout(evaluated.predictions, evaluated.label_ids))
@@ -131,22 +131,23 @@ class Metrics:
 
 
 def compute_metrics(*, answers: Sequence[int] | None = None, bins: int = BINS, keep: int = 0) -> Metrics:
-    """Accuracy, ECE, adaptive ECE, NLL, Brier score and the ECE's noise floor as ``Trainer(compute_metrics=...)``.
+    """Return a function for ``Trainer(compute_metrics=...)`` that computes accuracy and calibration metrics.
 
-    They appear as ``eval_ece`` and so on, ready for ``metric_for_best_model``. The Trainer holds all logits until the
-    evaluation ends, unless ``TrainingArguments(batch_eval_metrics=True)``: then memory is bounded. ``keep`` scores are
-    kept for `CalibrationCallback` to save.
+    The metrics are accuracy, ECE, adaptive ECE, NLL, Brier score and the noise floor of the ECE. They are named
+    ``eval_ece`` and so on, and can be used in ``metric_for_best_model``. The Trainer keeps all logits until the
+    evaluation ends; with ``TrainingArguments(batch_eval_metrics=True)``, memory is bounded. At most ``keep`` scores are
+    kept, which `CalibrationCallback` can save.
     """
     return Metrics(TrainerLayout(answers), bins=bins, keep=keep)
 
 
 class CalibrationCallback(TrainerCallback):
-    """Runs the hooks of losses that remember, and writes predictions and report of the last evaluation.
+    """Calls the hooks of losses with memory, and writes the predictions and the report of the last evaluation.
 
-    A loss that needs to know which samples it sees (CRL, CaPE, Patra) finds their numbers under ``"index"`` in the
-    batch: ``train_dataset=acls.data.indexed.Indexed(dataset)`` with ``TrainingArguments(remove_unused_columns=False)``.
-    ``val_dataset`` is for AdaFocal, which looks at a validation set after each epoch. What a loss remembers is saved
-    with each checkpoint, and loaded by ``train(resume_from_checkpoint=True)``.
+    A loss that stores values per sample (CRL, CaPE, Patra) reads the sample indices from ``"index"`` in the batch:
+    use ``train_dataset=acls.data.indexed.Indexed(dataset)`` and ``TrainingArguments(remove_unused_columns=False)``.
+    ``val_dataset`` is for AdaFocal, which uses a validation set after each epoch. The memory of a loss is saved with
+    each checkpoint, and loaded by ``train(resume_from_checkpoint=True)``.
     """
 
     def __init__(
@@ -172,7 +173,7 @@ class CalibrationCallback(TrainerCallback):
         self._hooks = LossHooks(None if loss is None else loss.loss, "CalibrationCallback(val_dataset=...)")
 
     def on_init_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        """See to it that ``index`` reaches the loss and not the model."""
+        """Make sure that ``index`` is passed to the loss and not to the model."""
         function = self._loss
         if function is None or model is None:
             return
@@ -205,7 +206,7 @@ class CalibrationCallback(TrainerCallback):
 
         self._hooks.attach(model, through, loaders)
         memory = _memory(args, state)
-        if memory.is_file():  # the training goes on where it was interrupted
+        if memory.is_file():  # training continues after an interruption
             loss.load_state_dict(load_tensors(memory)[0])
         elif state.global_step > 0 and loss.needs_index:
             warnings.warn(f"{memory.parent} holds no {MEMORY}: {loss!r} remembers nothing yet", stacklevel=2)
@@ -238,11 +239,11 @@ class CalibrationCallback(TrainerCallback):
 
 
 def _memory(args: Any, state: Any) -> Path:
-    """Where the checkpoint of this step keeps what the loss remembers."""
+    """Return the path of the memory of the loss in the checkpoint of this step."""
     return Path(args.output_dir) / f"checkpoint-{state.global_step}" / MEMORY
 
 
 def _epoch(state: Any, *, done: int) -> tuple[int, int]:
-    """The number of the epoch, and how many there are."""
+    """Return the number of the epoch, and the total number of epochs."""
     total = max(1, round(state.num_train_epochs))
     return min(done, total - 1), total
