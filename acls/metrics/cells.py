@@ -35,7 +35,7 @@ class Cells:
 
     @cached_property
     def integral(self) -> bool:
-        """Whether the counts are whole numbers, of samples; else they are sums of weights."""
+        """Whether the counts are whole numbers of samples. If not, they are sums of weights."""
         return bool((self.count == self.count.round()).all())
 
     def equal_mass(self, bins: int) -> Tensor:
@@ -45,11 +45,11 @@ class Cells:
 
     @cached_property
     def reached(self) -> Tensor:
-        """The residual of each cell and all below it."""
+        """The sum of the residuals of each cell and all cells below it."""
         return self.residual.cumsum(-1)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Cells:
-        """Cells of what a function makes of counts, confidences and hits, without the edges."""
+        """Return cells with a function applied to counts, confidences and hits, without the edges."""
         return Cells(*(function(part) for part in (self.count, self.confidence, self.right)))
 
     def __getitem__(self, index: Any) -> Cells:
@@ -57,7 +57,7 @@ class Cells:
         return self.map(lambda part: part[index])
 
     def binned(self, index: Tensor, bins: int) -> Cells:
-        """The sums over bins, of which each cell has a number ``(G,)``."""
+        """Return the sums over bins, where ``index`` ``(G,)`` is the bin of each cell."""
         return self.map(lambda part: part.new_zeros(*part.shape[:-1], bins).index_add_(-1, index, part))
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What a metric is worth: beside its value an estimate without the bias of noise, and a 95 % interval that holds.
+"""Estimates of metrics: the value, an estimate without the bias of noise, and a valid 95 % interval.
 
     suite = Suite.of(logits, target, classwise=True)
     estimates(suite)["ece"]            # Estimate(value=0.031, debiased=0.028, low=0.017, high=0.041, note="")
@@ -42,14 +42,14 @@ CENTRE, LOWEST = 0.5, 1.5  # κ of the estimate and of the interval's lower end
 
 @dataclass(frozen=True)
 class Estimate:
-    """A metric's value, an estimate without the bias of noise, the ends of its interval; None where there is none."""
+    """A metric's value, an estimate without the bias of noise, and the ends of its interval (None if not available)."""
 
     value: float
     debiased: float | None = None
     low: float | None = None
     high: float | None = None
     note: str = ""
-    """Why there is no interval, or what it cannot tell."""
+    """The reason why there is no interval, or a limitation of it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,9 +177,9 @@ def _end(size: Tensor, room: Tensor, deviation: Tensor) -> tuple[float, float]:
 
 @torch.no_grad()
 def estimates(suite: Suite, blocks: Blocks | None = None) -> dict[str, Estimate]:
-    """Estimate every metric of a suite; with ``blocks`` by the units that they keep apart: images, or weighted samples.
+    """Estimate every metric of a suite. With ``blocks``, units are independent: images, or weighted samples.
 
-    KS, SmoothECE and classwise ECE have intervals for independent rows of equal weight only, MCE none at all.
+    KS, SmoothECE and classwise ECE have intervals only for independent rows of equal weight. MCE has no interval.
     """
     if suite.n == 0:
         return {}
@@ -220,7 +220,7 @@ def units_of(suite: Suite, blocks: Blocks | None, level: float = LEVEL) -> Units
 
 @lru_cache(maxsize=8)
 def normals(rows: int, columns: int) -> Tensor:
-    """Standard normal draws, the same in every call."""
+    """Return standard normal draws, the same in every call."""
     return torch.randn(rows, columns, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
@@ -270,7 +270,7 @@ def _absolute(value: float, gaps: Gaps, scale: float, extra: float = 0.0) -> Est
 
 
 def few_errors(accuracy: float, n: float, level: float = LEVEL) -> float:
-    """How far a calibration error may be above the one seen, for that few errors (or few hits) tell little of them."""
+    """Return how far a calibration error may exceed the observed one, as few errors (or few hits) are uncertain."""
     rate = min(accuracy, 1 - accuracy)
     return wilson(rate, n, level)[1] - rate if rate * n < FEW else 0.0
 
@@ -282,7 +282,7 @@ def _noise(cells: Cells) -> tuple[Tensor, Tensor]:
 
 
 def gaps_of(suite: Suite, units: Units | None = None, *, adaptive: bool = False) -> Gaps:
-    """The gaps whose absolute values add up to the ECE, or to the adaptive ECE, with their noise."""
+    """Return the gaps, with their noise, whose absolute values sum to the ECE or the adaptive ECE."""
     if units is not None:
         return units.gaps(adaptive=adaptive)
     cells, bins = suite.confidences.cells(), suite.bins.bins
@@ -418,11 +418,11 @@ class Units:
 
     @property
     def effective(self) -> float:
-        """How many independent samples would tell as much of the accuracy."""
+        """The number of independent samples with the same information about the accuracy."""
         return self.size(float(self.cells.right.sum()) / self.n)
 
     def size(self, share: float, column: int | None = None) -> float:
-        """How many independent samples would tell as much of a share."""
+        """Return the number of independent samples with the same information about a proportion."""
         variance = self.variance(self.sums(column), share)
         known = min(self.number, self._most) if variance <= 0 or share in (0.0, 1.0) else share * (1 - share) / variance
         return min(self._most, known) * (normal_quantile() / self.z) ** 2

@@ -1,6 +1,6 @@
-"""What depends on the order of confidences: adaptive ECE, KS, AUROC and AURC, each with its error bound.
+"""Metrics that depend on the order of confidences: adaptive ECE, KS, AUROC and AURC, each with its error bound.
 
-The bound is 0 where samples are kept one by one, and says how far the exact value can be where a histogram is.
+The bound is 0 if samples are stored individually. For a histogram it is the largest distance from the exact value.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def equal_mass_sums(cells: Cells, bins: int, columns: Sequence[Tensor]) -> tuple
 
 
 def adaptive_ece(cells: Cells, bins: int) -> tuple[Tensor, Tensor]:
-    """Calibration error over bins of equal mass, Σ_b |Σ confidence - Σ hits| / n, and its error bound.
+    """Return the calibration error over bins of equal mass, Σ_b |Σ confidence - Σ hits| / n, and its error bound.
 
     The sorted samples are split into B bins whose sizes differ by at most one, larger ones first. Samples with the same
     confidence on both sides of a split share their hits equally between them, so that order does not matter.
@@ -63,7 +63,7 @@ def adaptive_ece(cells: Cells, bins: int) -> tuple[Tensor, Tensor]:
 
 
 def ks_error(cells: Cells) -> tuple[Tensor, Tensor]:
-    """The largest |Σ (confidence - hit)| / n over all samples up to some confidence, and its error bound.
+    """Return the largest |Σ (confidence - hit)| / n over all samples up to any confidence, and its error bound.
 
     Ties count together (Gupta et al., ICLR 2021). Inside a cell of the histogram the sum can rise by at most the
     confidence of its misses and fall by at most the doubt of its hits.
@@ -81,10 +81,10 @@ def ks_error(cells: Cells) -> tuple[Tensor, Tensor]:
 
 
 def auroc(cells: Cells) -> tuple[Tensor, Tensor]:
-    """The probability that a hit has more confidence than a miss, ties counting half, and its error bound.
+    """Return the probability that a hit has more confidence than a miss (ties count half), and its error bound.
 
-    NaN without hits or without misses. Inside a cell of the histogram every pair counts half, hence is off by at most
-    half.
+    It is NaN without hits or without misses. Inside a cell of the histogram every pair counts half, so its error is at
+    most half.
     """
     wrong = cells.count - cells.right
     below = wrong.cumsum(-1) - wrong

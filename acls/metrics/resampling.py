@@ -1,6 +1,6 @@
-"""Sums kept apart for groups of samples, to see how metrics vary; and labels drawn from the model's own probabilities.
+"""Separate sums for groups of samples, and labels drawn from the model's own probabilities.
 
-`Blocks` tell how a metric varies from unit to unit, `Redraws` what a calibrated model would show.
+`Blocks` shows how a metric varies between units. `Redraws` shows the scores that a calibrated model would have.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _TINY = 1e-37
 
 @dataclass(frozen=True, eq=False)
 class Blocks(Tally):
-    """The sums of each block of samples; block b has the samples whose unit leaves remainder b.
+    """The sums of each block of samples. Block b has the samples whose unit number has remainder b.
 
-    A unit is what was drawn independently: the sample, or the image whose pixels belong together. Samples of one unit
-    share a block, so resampling blocks keeps what depends on each other together, and costs the same for any n.
+    Units are drawn independently: a unit is a sample, or an image with all its pixels. Samples of one unit share a
+    block, so resampling of blocks keeps dependent samples together. Its cost does not depend on n.
     """
 
     cells: Tensor
@@ -51,7 +51,7 @@ class Blocks(Tally):
     """``(fewer blocks, K, B)``: probability minus events."""
     bins: int
     shared: bool = False
-    """Whether several samples may share a unit; else each is independent of all others."""
+    """Whether several samples may share a unit. If not, all samples are independent."""
 
     @classmethod
     def count(
@@ -91,17 +91,17 @@ class Blocks(Tally):
         return cls(cells.view(BLOCKS, size, 3), squares, proper, by_class, bins, shared)
 
     def summary(self) -> dict[str, float]:
-        """The metrics of all blocks together; those that depend on order from coarse cells, hence only nearly right."""
+        """Return the metrics of all blocks together. Metrics that depend on order use coarse cells: approximate."""
         return {name: float(value) for name, value in self.metrics().items()} if self.used else {}
 
     @property
     def units(self) -> Tensor:
-        """How many samples, or how much weight, each block holds."""
+        """The number of samples, or the sum of weights, of each block."""
         return self.cells[..., 0].sum(1)
 
     @property
     def used(self) -> int:
-        """How many blocks hold samples."""
+        """The number of blocks that contain samples."""
         return int((self.units > 0).sum())
 
     @property
@@ -192,7 +192,7 @@ def _classwise(batch: Batch, units: Tensor, bins: int) -> Tensor:
 
 
 def check_same_units(one: Blocks, other: Blocks) -> None:
-    """Raise unless both hold the same number of samples in every block, as they do when the samples are the same."""
+    """Raise an error unless both have the same number of samples in every block, as for identical samples."""
     if not torch.equal(one.units, other.units):
         raise InputError(
             f"expected two models counted on the same samples, got {float(one.units.sum()):g} and "
@@ -278,9 +278,9 @@ def _moments(q: Tensor, log: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def simulated_p(statistic: float, simulated: Tensor) -> float:
-    """The share of simulated statistics at least as large, itself included.
+    """Return the fraction of simulated statistics that are at least as large, including the statistic itself.
 
-    Where none is, the tail of the gamma distribution of the same mean and variance says how much less it is.
+    If no simulated statistic is as large, use the tail of a gamma distribution with the same mean and variance.
     """
     draws = simulated.shape[0]
     beyond = int((simulated >= statistic * (1 - 1e-9)).sum())
@@ -292,7 +292,7 @@ def simulated_p(statistic: float, simulated: Tensor) -> float:
 
 
 def _keys(batch: Batch, first: int) -> Tensor:
-    """A random number for each sample, from its place and what is known of it."""
+    """Return a random number per sample that depends only on its position and its content."""
     top = batch.top
     place = torch.arange(first, first + len(batch), device=batch.target.device)
     content = top.confidence.double().view(torch.int64) + (0 if top.nll is None else top.nll.double().view(torch.int64))

@@ -1,4 +1,4 @@
-"""Is a model miscalibrated, and is one better than another: tests named after what they test, one p for each question.
+"""Tests of whether a model is miscalibrated, and whether one model is better than another; one p-value per question.
 
 calibration(suite)                      # floors, tests, and one p of "this model is calibrated"
 compare((suite, blocks), (other, theirs))["ece"].p      # of equal ECE, on the same samples
@@ -36,7 +36,7 @@ _MOST_SEEDS = 1000
 
 @dataclass(frozen=True)
 class Floor:
-    """What a calibration error would be if the model were perfectly calibrated: its mean and the range it stays in."""
+    """The mean and the range of a calibration error for a perfectly calibrated model."""
 
     mean: float
     low: float
@@ -45,7 +45,7 @@ class Floor:
 
 @dataclass(frozen=True)
 class Test:
-    """A test statistic and the probability of one at least as extreme if the model is calibrated."""
+    """A test statistic, and the probability of a value at least as extreme if the model is calibrated."""
 
     statistic: float
     p: float
@@ -53,10 +53,10 @@ class Test:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What speaks against a model being calibrated."""
+    """The evidence that a model is not calibrated."""
 
     p: float
-    """Of a calibrated model showing as much: one p from ``combined`` tests."""
+    """The p-value of "this model is calibrated", combined from the tests in ``combined``."""
     tests: dict[str, Test]
     combined: tuple[str, ...]
     floors: dict[str, Floor] = field(default_factory=dict)
@@ -64,16 +64,16 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference of a metric, first model minus second, without the bias of noise; its interval; its p-value.
+    """The difference of a metric (first model minus second) without the bias of noise, its interval and its p-value.
 
-    All but the difference are None where there is no test that holds its level.
+    If no test holds its level, all values except the difference are None.
     """
 
     difference: float
     low: float | None = None
     high: float | None = None
     p: float | None = None
-    """Of the metric being the same for both."""
+    """The p-value of "the metric is the same for both"."""
 
 
 Counted = tuple[Suite, Blocks]
@@ -88,12 +88,13 @@ def calibration(
     smooth: bool = True,
     floors: bool = True,
 ) -> Calibration:
-    """Test whether each prediction is right with its confidence as probability, and combine the tests to one p.
+    """Test whether predictions are right with the probability given by their confidence; combine the tests to one p.
 
-    All probabilities known and redrawn (``Suite.of(..., redraw=True)``): the log score, the Cox score of the top label,
-    the classes' frequencies, the ECE above its noise floor. Top labels only: Spiegelhalter, KS, the floor. Each p is
-    simulated, from labels drawn by the model's own probabilities, and they are put together by `cauchy`. With
-    ``blocks`` of dependent rows, images for example, or of weighted ones, the scores vary as they do from unit to unit.
+    If all probabilities were redrawn (``Suite.of(..., redraw=True)``), the tests are the log score, the Cox score of
+    the top label, the frequencies of the classes, and the ECE above its noise floor. With top labels only, they are
+    Spiegelhalter, KS, and the floor. Each p is simulated with labels drawn from the model's own probabilities, and
+    `cauchy` combines them. With ``blocks`` of dependent rows (for example images) or of weighted rows, the variances
+    of the scores are those between units.
     """
     if suite.n == 0:
         raise InputError("there is nothing to test: no sample has a label")
@@ -112,11 +113,11 @@ def calibration(
 
 
 def noise_floor(suite: Suite, *, replicates: int = REPLICATES, smooth: bool = True) -> dict[str, Floor]:
-    """What each calibration error would be for a calibrated model with these confidences and as many samples.
+    """Return the calibration errors of a calibrated model with the same confidences and the same number of samples.
 
-    Each replicate keeps the confidences and draws every hit anew with its confidence as probability. Samples of nearly
-    the same confidence are drawn together from a binomial, so the cost does not depend on n. SmoothECE, which takes
-    longer than all others, is left out if it is not wanted.
+    Each replicate keeps the confidences and draws every hit with its confidence as probability. Samples of nearly the
+    same confidence are drawn together from a binomial, so the cost does not depend on n. ``smooth=False`` leaves out
+    SmoothECE, which takes longer than all others.
     """
     if suite.n == 0 or suite.weighted:
         raise InputError("expected samples of equal weight for a noise floor, got none, or weighted ones")
@@ -180,7 +181,7 @@ class _Draws:
 
 
 def _classwise_floor(suite: Suite, replicates: int, random: torch.Generator) -> Tensor:
-    """Classwise ECE of labels drawn from the probabilities: a binomial for each class and bin."""
+    """Return the classwise ECE of labels drawn from the probabilities, with a binomial for each class and bin."""
     classwise = suite.classwise
     assert classwise is not None
     held = (classwise.samples > 0).flatten().cpu()
@@ -220,10 +221,10 @@ def _unit_tests(units: Units) -> dict[str, Test]:
 def compare(first: Counted, second: Counted, *, level: float = LEVEL) -> dict[str, Difference]:
     """Compare two models on the same samples.
 
-    ECE and adaptive ECE: the interval of the difference allows for the bias of each, which depends on the unknown gaps,
-    at its largest for one and its least for the other, and p is the level at which it reaches 0. RMSCE: a test of equal
-    mean squared gaps, stronger; models of equal ECE can differ in it. Accuracy, NLL and Brier: paired means.
-    Intervals and p-values are by the units that the blocks keep apart.
+    ECE and adaptive ECE: the bias of each depends on the unknown gaps. The interval of the difference allows for the
+    largest bias of one and the smallest of the other, and p is the level at which the interval reaches 0. RMSCE: a more
+    powerful test, of equal mean squared gaps; models of equal ECE can differ in it. Accuracy, NLL and Brier: paired
+    means. Intervals and p-values treat the units of the blocks as independent.
     """
     check_same_units(first[1], second[1])
     units = Units(first[1], level), Units(second[1], level)
@@ -256,7 +257,7 @@ def _mean_difference(one: Units, other: Units, column: int | None, difference: f
 
 @torch.no_grad()
 def ece_difference(first: Counted, second: Counted, *, adaptive: bool = False, level: float = LEVEL) -> Difference:
-    """The difference of two ECEs, or adaptive ECEs, without the bias of noise, and the p of their being equal."""
+    """Return the difference of two ECEs, or adaptive ECEs, without the bias of noise, and the p-value of equality."""
     values, gaps, noise, few = [], [], [], []
     for suite, blocks in (first, second):
         units, by_unit = Units(blocks, level), units_of(suite, blocks, level)
@@ -285,10 +286,10 @@ def ece_difference(first: Counted, second: Counted, *, adaptive: bool = False, l
 
 @torch.no_grad()
 def rms_difference(first: Counted, second: Counted, *, level: float = LEVEL) -> Difference:
-    """The difference of two RMS calibration errors over ten bins of equal mass, and the p of their being equal.
+    """Return the difference of two RMS calibration errors over ten equal-mass bins, and the p-value of equality.
 
-    The squares are compared, each less the noise in it, and the difference of the squares over the sum of the two
-    plug-in values is the difference reported. No p with fewer than 15 errors or hits of a model.
+    The test compares the squares, each minus its noise. The reported difference is the difference of the squares
+    divided by the sum of the two plug-in values. There is no p if a model has fewer than 15 errors or hits.
     """
     total = first[0].bins.rmsce + second[0].bins.rmsce
     for suite, _ in (first, second):
@@ -312,7 +313,7 @@ def rms_difference(first: Counted, second: Counted, *, level: float = LEVEL) -> 
 
 
 class _Squares:
-    """What bins of equal mass hold: the squared gaps and their noise."""
+    """The squared gaps of equal-mass bins, and their noise."""
 
     def __init__(self, blocks: Blocks) -> None:
         index = blocks.pooled.equal_mass(_RMS_BINS)[0]
@@ -329,25 +330,25 @@ class _Squares:
         self.explained = count @ self.gap**2
         """Each unit's sum of its samples' bins' squared gaps."""
         self.square = float((self.count * self.gap**2 - self.spread / self.count).sum() / blocks.units.sum())
-        """The mean squared gap less the noise in it."""
+        """The mean squared gap minus its noise."""
 
 
 @dataclass(frozen=True)
 class SeedDifference:
-    """A metric of one method minus another's, on average over the seeds that both have."""
+    """The mean difference of a metric between two methods, over the seeds that both have."""
 
     value: float
     low: float
     high: float
     p: float
-    """Of no difference; 1 for one seed, which says nothing about others."""
+    """The p-value of "no difference"; 1 for a single seed, which carries no information about other seeds."""
     seeds: int
     needed: int | None
-    """Seeds at which a difference like the one seen would be told from 0; None: more test samples are needed."""
+    """The number of seeds at which such a difference would be significant; None if more test samples are needed."""
 
     @property
     def sign(self) -> int:
-        """-1 or 1 where the interval excludes 0, else 0."""
+        """-1 or 1 if the interval excludes 0, else 0."""
         return (self.low > 0) - (self.high < 0)
 
 
@@ -359,12 +360,12 @@ def over_seeds(
     resolution: float = 0.0,
     level: float = LEVEL,
 ) -> SeedDifference:
-    """Compare two methods by their values seed by seed, the estimates without bias where there are such.
+    """Compare two methods by their values per seed (the estimates without bias, if they exist).
 
-    Two things make the difference uncertain: the seeds, whose spread has Student's distribution, and the test samples,
-    with the standard ``deviation`` of the mean difference over samples. Their margins are added as squares; p is the
-    level at which the interval reaches 0. Of a metric that is a count, ``resolution`` is the step from one count to the
-    next: few seeds often give the same difference of counts, so the spread is taken to be at least that of rounding.
+    The difference has two sources of uncertainty: the seeds, with Student's distribution, and the test samples, with
+    the standard ``deviation`` of the mean difference over samples. The squares of their margins are added. p is the
+    level at which the interval reaches 0. If the metric is a count, ``resolution`` is the step from one count to the
+    next. Few seeds often give the same difference of counts, so the spread is at least that of rounding.
     """
     differences = [one - other for one, other in zip(first, second, strict=True)]
     n = len(differences)
@@ -393,15 +394,15 @@ def over_seeds(
 
 @dataclass(frozen=True)
 class Ranking:
-    """The best of several methods by one metric, against all others, and every method against the baseline."""
+    """The best of several methods by one metric compared with all others, and each method with the baseline."""
 
     best: str
     p: float
-    """Of some other method being as good as the best: the largest p against any, so nothing is left to correct."""
+    """The p-value of "another method is as good": the largest p against any other, which needs no correction."""
     against: dict[str, SeedDifference]
     """The best minus each other method, the closest mean first."""
     to_baseline: dict[str, SeedDifference]
-    """Each method minus the baseline, intervals and p-values corrected for their number (`for_many`)."""
+    """Each method minus the baseline. Intervals and p-values are corrected for their number (`for_many`)."""
     means: dict[str, float]
     """Of each method, over its seeds."""
 
@@ -412,10 +413,10 @@ def ranking(
     *,
     higher_is_better: bool = False,
 ) -> Ranking | None:
-    """Rank methods by the means of their values by seed; ``pair`` gives one method minus another at a level.
+    """Rank methods by the mean of their values over seeds. ``pair`` returns one method minus another at a level.
 
-    A method is called the best only where it differs from every other; None where ``pair`` has no difference for it,
-    as of methods without a seed in common. The baseline is the first method.
+    A method is called the best only if it differs from every other. The result is None if ``pair`` has no difference,
+    for example for methods without a common seed. The baseline is the first method.
     """
     means = {name: math.fsum(found.values()) / len(found) for name, found in values.items() if found}
     best, *others = sorted(means, key=means.__getitem__, reverse=higher_is_better)

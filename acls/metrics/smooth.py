@@ -1,4 +1,4 @@
-"""SmoothECE: the calibration error of kernel-smoothed residuals, with a bandwidth that chooses itself."""
+"""SmoothECE: the calibration error of kernel-smoothed residuals, with an automatic bandwidth."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ROWS = 64  # sets smoothed at a time, for the memory of their transforms
 
 
 def smooth_ece(cells: Cells, *, mirror_ends: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-    """SmoothECE, the bandwidth it chose, and the error bound (Błasiok & Nakkiran, ICLR 2024).
+    """Return SmoothECE, its chosen bandwidth, and the error bound (Błasiok & Nakkiran, ICLR 2024).
 
     smECE_s = ∫ |Σ_i (conf_i - hit_i) K_s(t, conf_i)| dt / n with a Gaussian reflected at 0 and 1, on the grids of its
     authors' code (relplot); s is the smallest multiple of 1/1024 above 0.001 with smECE_s <= s.
@@ -55,7 +55,7 @@ def smooth_errors(cells: Cells, residual: Tensor, width: float) -> Tensor:
 
 
 class _Smoother:
-    """Smooths the residuals of many sets of cells, each with its own bandwidth."""
+    """Smooth the residuals of many sets of cells, each with its own bandwidth."""
 
     def __init__(self, cells: Cells, mirror_ends: bool) -> None:
         count = cells.count
