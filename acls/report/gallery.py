@@ -1,4 +1,4 @@
-"""Every figure that fits a set of networks, written into a folder."""
+"""Write all applicable figures for a set of networks to a folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def draw_run(run: TrainedRun) -> None:
-    """Draw the reliability of both parts, and the numbers over the epochs, into a run; nothing without matplotlib."""
+    """Draw reliability diagrams of both parts and the metrics over epochs into a run folder, if matplotlib exists."""
     folder = RunFolder(run.folder)
     try:
         figure, axes = canvas(2, 2, width=2 * COLUMN_INCHES, height=1.5 * COLUMN_INCHES)
@@ -38,9 +38,9 @@ def draw_run(run: TrainedRun) -> None:
 def write_figures(
     subjects: Sequence[Subject], folder: str | Path, form: str = "png", *, force: bool = True
 ) -> list[Path]:
-    """Write the figures of the networks, one by one and together, as png, svg or pdf; return their files.
+    """Write figures of each network and of all networks together, as png, svg or pdf; return the files.
 
-    Without ``force`` a file that acls did not write is not replaced.
+    Without ``force``, a file that acls did not write is not replaced.
     """
     folder = Path(folder)
     written = []
@@ -83,7 +83,7 @@ def write_figures(
 
 
 def _points(subjects: Sequence[Subject]) -> dict[str, list[tuple[float, float]]]:
-    """Accuracy and ECE of each network by its method, with and without post-hoc calibration."""
+    """Return the accuracy and ECE of each network by method, with and without post-hoc calibration."""
     points: dict[str, list[tuple[float, float]]] = {}
     for one in records(subjects):
         if {"accuracy", "ece"} <= one.result.estimates.keys():

@@ -1,4 +1,4 @@
-"""Tables of results: of one set of predictions, of groups, of models compared, of methods over seeds."""
+"""Tables of results: one set of predictions, groups, comparisons of models, and methods over seeds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from acls.study.ranking import Ranked
 from acls.study.runs import Failed
 
 COLUMNS = tuple(names(1))
-"""Metrics that a table shows unless others are named."""
+"""Metrics that a table shows by default."""
 RANKED = tuple(names(2))
 """Metrics by which methods are ranked, in the terminal and on the page."""
 
@@ -29,10 +29,10 @@ Marks = Mapping[tuple[str, str, str], Mark]
 
 @dataclass(frozen=True)
 class Comparison:
-    """A finished study, or files of predictions compared: what was measured, and the page that shows it.
+    """The results of a finished study, or of compared files of predictions, and the page that shows them.
 
-    ``rows`` has one row per method, seed and post-hoc method; ``row.result["ece"]`` is a number. ``ranked`` has the
-    best method by each metric against all others, and all methods against the first.
+    ``rows`` has one row per method, seed and post-hoc method; ``row.result["ece"]`` is a number. ``ranked`` compares
+    the best method by each metric with all others, and all methods with the first.
     """
 
     rows: Sequence[Record]
@@ -43,11 +43,11 @@ class Comparison:
 
     @property
     def answer(self) -> list[str]:
-        """Which method, by how much, how sure: a sentence for the networks as they are and one per post-hoc method."""
+        """Return one sentence on the best method without post-hoc calibration, and one per post-hoc method."""
         return [about_ranking(one) for one in self.ranked if one.metric == "ece"]
 
     def as_json(self) -> dict[str, Any]:
-        """What `acls compare --json` prints."""
+        """Return what `acls compare --json` prints."""
         derived = ("next", "difference", "significant")
         return {
             "answer": self.answer,
@@ -59,7 +59,7 @@ class Comparison:
 
 
 def metric_table(result: Result) -> Table:
-    """A line per metric: its value, the estimate without the bias of noise, its interval and its noise floor."""
+    """Return a table with a line per metric: value, debiased estimate, interval and noise floor."""
     titles = ["metric", "value", "debiased", "95 % interval", "noise floor", "95 % of floors"]
     table = Table(titles, optional=("95 % of floors", "noise floor"))
     for name in names(3, among=result.estimates):
@@ -76,7 +76,7 @@ def metric_table(result: Result) -> Table:
 
 
 def group_table(groups: Mapping[str, Result]) -> Table:
-    """A line per group."""
+    """Return a table with a line per group."""
     columns = [name for name in names(1) if any(name in group.estimates for group in groups.values())]
     hidden = (metric("aece").title, "noise floor", metric("nll").title)
     table = Table(["group", "n", *_titles(columns)], optional=hidden)
@@ -86,7 +86,7 @@ def group_table(groups: Mapping[str, Result]) -> Table:
 
 
 def comparison_table(first: Result, other: Result, compared: Mapping[str, Difference]) -> Table:
-    """A line per metric: both values, the difference without the bias of noise, its interval and its p."""
+    """Return a table with a line per metric: both values, their debiased difference, its interval and p-value."""
     table = Table(["metric", "first", "this", "difference", "95 % interval", "p"], optional=("first", "this"))
     for name in names(3, among=compared):
         one, shown = compared[name], metric(name)
@@ -97,7 +97,7 @@ def comparison_table(first: Result, other: Result, compared: Mapping[str, Differ
 
 
 def protocol_table(measured: Mapping[str, Mapping[str, float]]) -> Table:
-    """A line per protocol."""
+    """Return a table with a line per protocol."""
     columns = [name for name in CATALOGUE if any(name in numbers for numbers in measured.values())]
     table = Table(["protocol", *(metric(name).title for name in columns), "n"], optional=_hidden_first(columns))
     for protocol, numbers in measured.items():
@@ -107,7 +107,7 @@ def protocol_table(measured: Mapping[str, Mapping[str, float]]) -> Table:
 
 
 def judged_table(advice: Advice) -> Table:
-    """A line per calibrator: NLL and ECE on held-out folds, their change, and the advice."""
+    """Return a table with a line per calibrator: NLL and ECE on held-out folds, their change, and the advice."""
     nll, ece = metric("nll"), metric("ece")
     titles = ["held out in VAL", "NLL", "change", "± s.e.", "ECE %", "change %", "± s.e. %", "advice"]
     table = Table(titles, optional=("± s.e. %", "± s.e.", "change %"))
@@ -129,7 +129,7 @@ def judged_table(advice: Advice) -> Table:
 
 
 def tested_table(results: Mapping[str, Result], changes: Differences) -> Table:
-    """A line per calibrator on other predictions, with the p-values of no change in NLL and in ECE."""
+    """Return a table with a line per calibrator on test predictions, with p-values for no change in NLL and ECE."""
     columns = [name for name in ("accuracy", "nll", "ece") if any(name in one.estimates for one in results.values())]
     titles = [*_titles(columns), *(f"p, {name.upper()}" for name in columns[1:])]
     table = Table(["", *titles], optional=("accuracy %", "noise floor"))
@@ -140,10 +140,10 @@ def tested_table(results: Mapping[str, Result], changes: Differences) -> Table:
 
 
 def results_table(records: Sequence[Record], columns: Sequence[str] = COLUMNS, *, marks: Marks | None = None) -> Table:
-    """A line per method and post-hoc method: mean ± standard deviation over seeds, how many seeds, and n.
+    """Return a table with a line per method and post-hoc method: mean ± standard deviation over seeds, seeds, and n.
 
-    ``marks`` says by (method, posthoc, metric) what is best and second: whoever compared the methods knows which of
-    the differences are more than chance, a table does not. Records measured by different protocols are refused.
+    ``marks`` gives the best and the second value by (method, posthoc, metric). The caller must compute them, because
+    the table does not know which differences are more than chance. Records with different protocols raise an error.
     """
     _refuse_mixed(records)
     titles = [metric(name).title for name in columns]
@@ -160,7 +160,7 @@ def results_table(records: Sequence[Record], columns: Sequence[str] = COLUMNS, *
 
 
 def best_first(records: Sequence[Record]) -> list[Record]:
-    """The records in the order of terminal and page: by post-hoc method, those of the lowest mean ECE first."""
+    """Sort records as the terminal and the page show them: by post-hoc method, then by mean ECE, the lowest first."""
     posthocs = list(dict.fromkeys(one.posthoc for one in records))
 
     def place(group: Sequence[Record]) -> tuple[int, float]:
@@ -171,7 +171,7 @@ def best_first(records: Sequence[Record]) -> list[Record]:
 
 
 def networks_table(records: Sequence[Record], columns: Sequence[str], *, marks: Marks | None = None) -> Table:
-    """A line per network and post-hoc method, with debiased estimate, interval and floor of its ECE."""
+    """Return a table with a line per network and post-hoc method, with debiased ECE, its interval and its floor."""
     titles = _titles(columns)
     seeded = any(one.seed is not None for one in records)
     table = Table(["method", *["seed"] * seeded, "post-hoc", *titles, "n"], align="lrl" if seeded else "ll")
@@ -185,7 +185,7 @@ def networks_table(records: Sequence[Record], columns: Sequence[str], *, marks: 
 
 
 def ranking_table(ranked: Sequence[Ranked]) -> Table:
-    """A line per metric and post-hoc method: the best, the next, their difference, and the p of another as good."""
+    """Return a table with a line per metric and post-hoc method: best and second method, difference, and p-value."""
     table = Table(["best by", "post-hoc", "best", "next", "difference", "p"], align="llll", optional=("difference",))
     for one in ranked:
         shown = metric(one.metric)
@@ -194,7 +194,7 @@ def ranking_table(ranked: Sequence[Ranked]) -> Table:
 
 
 def baseline_table(ranked: Ranked) -> Table:
-    """A line per method, and per post-hoc method of the baseline: its metric minus the baseline's, interval and p."""
+    """Return a table with the difference of each method to the baseline, and of the baseline's post-hoc methods."""
     shown, compared = metric(ranked.metric), {**ranked.to_baseline, **ranked.scaled}
     means = {name: ranked.means[ranked.baseline] + one.value for name, one in compared.items()} | dict(ranked.means)
     table = Table([f"{shown.title} against {ranked.baseline}", "debiased", "difference", "95 % interval", "p"])
@@ -207,7 +207,7 @@ def baseline_table(ranked: Ranked) -> Table:
 
 
 def about_baseline(ranked: Ranked) -> str:
-    """What the intervals and p-values of `baseline_table` hold for."""
+    """Explain the intervals and p-values of `baseline_table`."""
     many = len(ranked.to_baseline)
     corrected = f", corrected for {many} methods (Bonferroni)" if many > 1 else ""
     return f"Against {ranked.baseline}: intervals and p-values over seeds and test samples{corrected}."
@@ -218,21 +218,21 @@ def _few(found: SeedDifference) -> str:
 
 
 def about_tests(ranked: Sequence[Ranked]) -> str:
-    """Whether there is a best method by any metric, and what the p-values of `ranking_table` are of."""
+    """Say whether there is a best method by any metric, and explain the p-values of `ranking_table`."""
     told = any(one.significant for one in ranked)
     lead = "Best by: p is of another method being as good" if told else "By no metric does one method stand out"
     return f"{lead}; p-values are corrected for their number (Holm), but for that of the ECE as trained."
 
 
 def about_ranking(ranked: Ranked) -> str:
-    """One sentence on a ranking by ECE: the best method, how far it is from the baseline, and how sure that is.
+    """Return one sentence on a ranking by ECE: the best method, its difference to the baseline, interval and p-value.
 
-    Interval and p are those of `baseline_table`. The baseline itself, where it is the best, is compared with the next.
+    Interval and p-value are those of `baseline_table`. If the baseline is the best, it is compared with the second.
     """
     best, show = ranked.best, metric("ece").show
     other, compared = (ranked.next, ranked.next) if best == ranked.baseline else (ranked.baseline, best)
     found = ranked.to_baseline[compared]
-    if ranked.significant and found.p >= LEVEL:  # it differs from every other method, this one among them
+    if ranked.significant and found.p >= LEVEL:  # it differs from every other method, including this one
         found = ranked.against[other]
     after = "" if ranked.posthoc == "none" else f" after {ranked.posthoc}"
     by = f"{show(ranked.means[best])} % debiased, {show(abs(found.value))} points below {other}"
@@ -250,7 +250,7 @@ def about_ranking(ranked: Ranked) -> str:
 
 
 def marks_of(ranked: Iterable[Ranked]) -> dict[tuple[str, str, str], Mark]:
-    """The marks of a table: best and second where the best differs from all others by more than chance, else none."""
+    """Return the marks of a table: best and second if the best differs from all others by more than chance."""
     marks: dict[tuple[str, str, str], Mark] = {}
     for one in ranked:
         if one.significant:
@@ -260,22 +260,22 @@ def marks_of(ranked: Iterable[Ranked]) -> dict[tuple[str, str, str], Mark]:
 
 
 def signs() -> str:
-    """What the marks of a table in plain text mean."""
+    """Explain the marks of a table in plain text."""
     return "* best after the same post-hoc method, and different from all others by more than chance; ' the next."
 
 
 def metric_values(records: Iterable[Record], name: str) -> list[float]:
-    """A metric of the records that have it."""
+    """Return the values of a metric for the records that have it."""
     return [value for one in records if (value := one.result.get(name)) is not None]
 
 
 def mean_text(records: Iterable[Record], name: str) -> str:
-    """Mean ± standard deviation of a metric, in its unit; empty where no record has it."""
+    """Format the mean ± standard deviation of a metric, in its unit; empty if no record has it."""
     return spread(metric_values(records, name), scale=metric(name).scale, decimals=metric(name).decimals)
 
 
 def by_method(records: Sequence[Record]) -> dict[tuple[str, str], list[Record]]:
-    """The records of each method and post-hoc method: the networks as they are first, methods in the order given."""
+    """Group records by method and post-hoc method: no post-hoc method first, methods in the given order."""
     posthocs, groups = list(dict.fromkeys(one.posthoc for one in records)), dict[tuple[str, str], list[Record]]()
     for one in sorted(records, key=lambda one: posthocs.index(one.posthoc)):
         groups.setdefault((one.method, one.posthoc), []).append(one)
@@ -283,19 +283,19 @@ def by_method(records: Sequence[Record]) -> dict[tuple[str, str], list[Record]]:
 
 
 def _hidden_first(columns: Iterable[str]) -> tuple[str, ...]:
-    """The titles of columns that a narrow terminal does without, the least important first."""
+    """Return the titles of columns that a narrow terminal hides, the least important first."""
     order = sorted(columns, key=lambda name: (-metric(name).level, name != "aece", name != "nll"))
     return tuple(metric(name).title for name in order if metric(name).level > 1 or name in ("aece", "nll"))
 
 
 def _titles(columns: Iterable[str]) -> list[str]:
-    """The columns' titles; beside the ECE, what it is worth."""
+    """Return the titles of the columns; the ECE has further columns for its estimate, interval and floor."""
     worth = ("debiased", "95 % interval", "noise floor")
     return [title for name in columns for title in (metric(name).title, *(worth if name == "ece" else ()))]
 
 
 def _cells(columns: Iterable[str], result: Result) -> list[str]:
-    """What stands under `_titles`."""
+    """Return the cells for the columns of `_titles`."""
     cells = []
     for name in columns:
         shown = metric(name)

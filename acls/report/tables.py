@@ -28,11 +28,11 @@ _LATEX = {
 
 @dataclass
 class Table:
-    """A header and rows of cells; the first column is names, the others are numbers and stand at the right.
+    """A header and rows of cells; by default the first column contains names, and the others right-aligned numbers.
 
-    ``align`` says otherwise, one letter per column from the left: "ll" for two columns of names. A mark on a cell, as
-    ``table.marks[row, column] = "best"``, shows as bold and "second" as underlined, as papers have it; in plain text
-    they are ``*`` and ``'``, and CSV leaves them out.
+    ``align`` changes this, with one letter per column from the left: "ll" for two columns of names. Cells can have
+    marks: ``table.marks[row, column] = "best"`` is shown in bold and "second" is underlined, as in papers. In plain
+    text the marks are ``*`` and ``'``. CSV has no marks.
 
     >>> print(Table(["net", "ECE %"], [["resnet20", "5.32"], ["resnet110", "12.10"]]).text())
     net        ECE %
@@ -46,20 +46,20 @@ class Table:
     marks: dict[tuple[int, int], Mark] = field(default_factory=dict)
     """By row and column, both from 0."""
     optional: Sequence[str] = ()
-    """Titles of columns that plain text does without where it is too wide for the terminal, the first of them first."""
+    """Titles of columns that are hidden, in this order, if plain text is too wide for the terminal."""
 
     def add(self, *cells: str) -> None:
         """Append a row; it may be shorter than the header."""
         self.rows.append(cells)
 
     def show(self, form: str) -> str:
-        """The table in the form of that name: text, markdown, latex, csv or html."""
+        """Return the table in a format: text, markdown, latex, csv or html."""
         if form not in FORMS:
             raise InputError(f"there is no table {form!r}{suggest(form, FORMS)}")
         return FORMS[form](self)
 
     def text(self, width: int | None = None) -> str:
-        """Columns two spaces apart, as wide as their widest cell; optional ones are hidden beyond ``width``."""
+        """Return aligned plain text; optional columns are hidden if the table is wider than ``width``."""
         whole = self._text()
         if width is None or max(map(len, whole.splitlines())) <= width:
             return whole
@@ -67,7 +67,7 @@ class Table:
         return whole if hidden is None else self._without(list(self.header).index(hidden)).text(width)
 
     def fitted(self, width: int) -> str:
-        """The table as plain text, or a paragraph per row where ``width`` does not hold it."""
+        """Return the table as plain text, or as one paragraph per row if it is wider than ``width``."""
         text = self.text(width)
         if max(map(len, text.splitlines())) <= width:
             return text
@@ -76,7 +76,7 @@ class Table:
         return "\n".join(paragraph("; ".join(row)) for row in rows)
 
     def filled(self) -> Table:
-        """The table without the columns that are empty in every row."""
+        """Return the table without the columns that are empty in every row."""
         empty = [k for k in range(len(self.header)) if not any("".join(row[k : k + 1]) for row in self.rows)]
         return self._without(empty[0]).filled() if empty and self.rows else self
 
@@ -93,7 +93,7 @@ class Table:
     def _text(self) -> str:
         marked = {column for _, column in self.marks}
         lines = [
-            # A marked column has room for the sign beside every number, so that the digits still stand in line.
+            # A column with marks reserves space for the sign beside every number, so that the digits are aligned.
             [f"{cell}{_SIGNS.get(mark, ' ')}" if column in marked else cell for column, (cell, mark) in enumerate(line)]
             for line in self._cells()
         ]
@@ -107,26 +107,26 @@ class Table:
         )
 
     def markdown(self) -> str:
-        """A GitHub-flavoured Markdown table."""
+        """Return a GitHub-flavoured Markdown table."""
         header, *rows = self._marked("**{}**", "<u>{}</u>", lambda cell: re.sub(r"([|<])", r"\\\1", cell))
         rule = ["---" if side == "l" else "---:" for side in self._sides()]
         return "\n".join(f"| {' | '.join(line)} |" for line in [header, rule, *rows])
 
     def latex(self) -> str:
-        """A tabular for the package booktabs, the best in bold and the second underlined."""
+        """Return a LaTeX tabular for the package booktabs, with the best in bold and the second underlined."""
         marked = self._marked(r"\textbf{{{}}}", r"\underline{{{}}}", _latex)
         header, *rows = (" & ".join(line) + r" \\" for line in marked)
         lines = [rf"\begin{{tabular}}{{{self._sides()}}}", r"\toprule", header, r"\midrule", *rows]
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
 
     def csv(self) -> str:
-        """Comma-separated values, quoted where need be."""
+        """Return comma-separated values, quoted where needed."""
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([cell for cell, _ in line] for line in self._cells())
         return text.getvalue().rstrip("\n")
 
     def html(self) -> str:
-        """A table whose texts are escaped: what a file calls itself is never taken for HTML."""
+        """Return an HTML table; all text is escaped, so that names from files are never read as HTML."""
         sides = [' class="name"' if side == "l" else "" for side in self._sides()]
 
         def line(cells: Sequence[str], start: str, end: str) -> str:
@@ -138,7 +138,7 @@ class Table:
         return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
 
     def _marked(self, best: str, second: str, escape: Callable[[str], str]) -> list[list[str]]:
-        """The cells of every line, the header first, escaped and marked."""
+        """Return the escaped and marked cells of every line, the header first."""
         wrap = {"best": best, "second": second, "": "{}"}
         return [[wrap[mark].format(escape(cell)) for cell, mark in line] for line in self._cells()]
 
@@ -146,7 +146,7 @@ class Table:
         return self.align.ljust(len(self.header), "r")
 
     def _cells(self) -> list[list[tuple[str, Mark | Literal[""]]]]:
-        """Every line, the header first, as texts with their marks, filled up to the header's length."""
+        """Return every line, the header first, as texts with marks, padded to the length of the header."""
         n = len(self.header)
         lines: list[list[tuple[str, Mark | Literal[""]]]] = [[(cell, "") for cell in self.header]]
         for number, row in enumerate(self.rows):
@@ -161,7 +161,7 @@ FORMS: dict[str, Callable[[Table], str]] = {
 
 
 def percent(fraction: float) -> str:
-    """A fraction as percent with two decimals, as papers print them.
+    """Format a fraction as percent with two decimals, as in papers.
 
     >>> percent(0.05321)
     '5.32'
@@ -170,7 +170,7 @@ def percent(fraction: float) -> str:
 
 
 def spread(values: Sequence[float], *, scale: float = 1.0, decimals: int = 2) -> str:
-    """Mean and standard deviation over runs, the latter with n - 1 and only where there are two runs or more.
+    """Format the mean and standard deviation over runs; the latter uses n - 1 and needs at least two runs.
 
     >>> spread([0.05, 0.06, 0.07], scale=100), spread([0.05], scale=100), spread([])
     ('6.00 ± 1.00', '5.00', '')
@@ -182,17 +182,17 @@ def spread(values: Sequence[float], *, scale: float = 1.0, decimals: int = 2) ->
 
 
 def width() -> int:
-    """The columns of the terminal; 80 where there is none."""
+    """Return the number of columns of the terminal; 80 if there is no terminal."""
     return shutil.get_terminal_size((80, 24)).columns
 
 
 def paragraph(text: str) -> str:
-    """A sentence broken into lines of a readable length, the later ones indented."""
+    """Break a sentence into lines of readable length; all lines after the first are indented."""
     return textwrap.fill(
         text, min(width(), 110), subsequent_indent="    ", break_on_hyphens=False, break_long_words=False
     )
 
 
 def _latex(text: str) -> str:
-    """Text with every character that LaTeX would read as a command written out."""
+    """Escape all characters that have a special meaning in LaTeX."""
     return re.sub("[" + re.escape("".join(_LATEX)) + "]", lambda found: _LATEX[found[0]], text)

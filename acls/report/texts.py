@@ -1,4 +1,4 @@
-"""What a command prints of its result: sentences, lines and tables, the answer first."""
+"""The text that a command prints for its result: sentences, lines and tables, with the answer first."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ Parts = Iterator[str | Table]
 
 
 class Verbatim(str):
-    """Text that is printed as it is, such as a path, and not filled to the width of the terminal."""
+    """Text that is printed unchanged, such as a path, without line breaks for the width of the terminal."""
 
 
 def text(result: Any, *, markdown: bool = False) -> str:
-    """Return what the command that makes such a result prints of it.
+    """Return the text that a command prints for its result.
 
         print(text(acls.watch.drift.compare("calibration.npz", "monday.npz")))
 
-    Text is filled and tables are fitted to the width of the terminal; with ``markdown`` the tables are Markdown.
+    Paragraphs and tables are fitted to the width of the terminal. With ``markdown``, tables are Markdown.
     """
     return "\n".join(_shown(part, markdown) for part in parts(result))
 
 
 def parts(result: Any) -> Parts:
-    """Return the parts of `text`, one by one."""
+    """Return the parts of `text` separately."""
     return _OF[type(result).__name__](result)
 
 
@@ -50,7 +50,7 @@ def _shown(part: str | Table, markdown: bool) -> str:
 
 
 def _evaluated(found: ModelResults) -> Parts:
-    """Each model against the first, in a sentence; each one's verdict and numbers; then those of the comparison."""
+    """Return a sentence on each model against the first, then verdicts and metrics, then comparison tables."""
     from acls.report.results import comparison_table, group_table, metric_table
     from acls.results import verdict
     from acls.results.words import remarks
@@ -96,7 +96,7 @@ def _by_protocol(found: ProtocolResults) -> Parts:
 
 
 def _advice(advice: Advice) -> Parts:
-    """The advice, then what it rests on."""
+    """Return the advice, then the numbers that it is based on."""
     from acls.report.results import judged_table, tested_table
 
     yield from (advice.text, "", judged_table(advice))
@@ -115,7 +115,7 @@ def _advice(advice: Advice) -> Parts:
 
 
 def _comparison(found: Comparison) -> Parts:
-    """The answer first, then each method against the first, then the table and what was ranked."""
+    """Return the answer, then each method against the first, then the table of results and the ranking."""
     from acls.metrics.catalogue import names
     from acls.report import results as views
 
@@ -243,7 +243,7 @@ def _trials(found: Found) -> Parts:
 
 
 def _trained(run: TrainedRun) -> Parts:
-    """The verdict on the test part, then the numbers of both parts, then where the run is."""
+    """Return the verdict on the test part, then the metrics of both parts, then the folder of the run."""
     from acls.metrics.catalogue import metric, names
     from acls.results import evaluate, verdict
     from acls.train import RunFolder
@@ -327,4 +327,4 @@ _OF: dict[str, Callable[[Any], Parts]] = {
     "Drift": _drift, "Explanation": _explained, "Found": _trials, "MethodList": _methods, "ModelResults": _evaluated,
     "ProtocolResults": _by_protocol, "Report": _report, "Shared": _shared, "Shift": _shift, "TrainedRun": _trained,
 }  # fmt: skip
-"""By the result's type. The classes are not imported here, so that a command imports only what it uses."""
+"""By the name of the result's type. The classes are not imported, so that a command imports only what it uses."""

@@ -171,9 +171,10 @@ def _add(tensors: dict[str, Tensor], run: str, p: Predictions) -> dict[str, Any]
 
 
 def _of_maps(p: Predictions) -> dict[str, float]:
-    """Compute the ECE by the protocol of papers on segmentation, and the mean IoU of classes in one of ten images.
+    """Compute the ECE by the protocol of papers on segmentation, and the mean IoU of frequent classes.
 
-    Both use the pixels that were kept of each image. The background, class 0, is left out.
+    A class is frequent if at least one in ten images shows it. Both metrics use the pixels that were kept of each
+    image. The background, class 0, is left out.
     """
     assert p.scores is not None  # networks have scores
     assert p.image is not None

@@ -1,1 +1,1 @@
-"""The page: one self-contained HTML file about runs, studies or files of predictions, which opens offline."""
+"""The report page: one self-contained HTML file about runs, studies or files of predictions, readable offline."""

@@ -1,12 +1,11 @@
-"""Putting the page together: one HTML file that needs nothing else, and no network.
+"""Build the report page: one HTML file that needs no other files and no network.
 
-The diagrams are SVG drawn by a small script of our own from sums (`acls.report.page.diagram_data`), some 10 kB per
-network. A plotting library would add megabytes to every page (Plotly: 4.8 MB), and know nothing of bins, intervals and
-floors.
+A small script of acls draws the diagrams as SVG from sums (`acls.report.page.diagram_data`), about 10 kB per network. A
+plotting library would add megabytes to every page (Plotly: 4.8 MB), and it does not support bins, intervals and floors.
 
-What comes from files, such as the names of methods and classes, is data: it is escaped in HTML, stands in a JSON block
-that no HTML parser can be made to leave, and the script writes it as text only. Should that fail, the page's policy
-runs no script but our own, by its hash, and loads nothing from anywhere.
+Text from files, such as the names of methods and classes, is treated as data. It is escaped in HTML, and the JSON block
+is encoded so that no text can end it. The script inserts it only as text. As a second protection, the content security
+policy of the page allows only the script of acls, by its hash, and no external resources.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ from acls.study.ranking import Ranked
 from acls.study.runs import NONE
 
 CLASSES = 1000
-"""Rows of classes in all, shared out among the networks: a page stays small with many of either."""
+"""Total number of class rows, divided among the networks: the page stays small with many classes or networks."""
 MANY = 150
-"""Diagrams beyond which a page offers fewer numbers of bins."""
+"""With more diagrams than this, a page offers fewer numbers of bins."""
 PICTURES = 1_500_000
-"""Bytes of pictures in all."""
+"""Largest total size of the pictures, in bytes."""
 _FLOOR = (
     "The noise floor is the ECE that a perfectly calibrated model with the same confidences would show at the same n."
 )
@@ -55,7 +54,7 @@ _CURVES = (
 
 @dataclass(frozen=True)
 class Report:
-    """A page that was written, and what it says; ``form`` is that of its tables, ``notes`` say what was left out."""
+    """A written page and its content; ``form`` is the format of the tables, and ``notes`` say what was left out."""
 
     page: Path
     verdict: Sequence[str]
@@ -68,7 +67,7 @@ class Report:
     notes: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """What `acls report --json` prints."""
+        """Return what `acls report --json` prints."""
         files = {"report": str(self.page), "figures": list(map(str, self.figures))}
         said = {"verdict": self.verdict, "decisions": self.decisions}
         return {**said, "models": [one.plain() for one in self.subjects], **files, "tables": self.tables}
@@ -82,11 +81,11 @@ def write(
     ranked: Sequence[Ranked] | None = None,
     max_error: float | None = None,
 ) -> None:
-    """Write the page about a run, a study, a file, or subjects that were measured already; whole or not at all.
+    """Write the page about a run, a study, a file, or subjects that are already measured, atomically.
 
-    Networks of one name that are no seeds of one method get names that tell them apart. ``ranked`` says which
-    differences between methods are more than chance; it is computed where it is None. With ``max_error`` the page says
-    from which confidence on at most that share of predictions is wrong.
+    Networks with the same name that are not seeds of one method get different names. ``ranked`` says which differences
+    between methods are more than chance; if it is None, it is computed. With ``max_error`` the page gives the
+    confidence above which at most that share of the predictions is wrong.
     """
     subjects = told_apart(of_path(source) if isinstance(source, str | Path) else source)
     named = title or _title(subjects)
@@ -95,7 +94,7 @@ def write(
 
 
 def _title(subjects: Sequence[Subject]) -> str:
-    """The study's name and how much it holds, or what one network is."""
+    """Return the name and size of a study, or the title of a single network."""
     if len(subjects) == 1:
         return f"Calibration of {subjects[0].method}"
     recipes = {subject.recipe.name for subject in subjects if subject.recipe is not None}
@@ -107,7 +106,7 @@ def _title(subjects: Sequence[Subject]) -> str:
 def render(
     subjects: Sequence[Subject], *, title: str, ranked: Sequence[Ranked] = (), max_error: float | None = None
 ) -> str:
-    """The page as text."""
+    """Return the HTML of the page."""
     if not subjects:
         raise InputError("a page needs at least one run or file")
     script, style, frame = (_resource(name) for name in ("page.js", "page.css", "page.html"))
@@ -133,13 +132,13 @@ def render(
 
 
 def results(subjects: Sequence[Subject], ranked: Sequence[Ranked] = ()) -> list[Table]:
-    """The tables over seeds, one per protocol; the best is marked where it differs by more than chance."""
+    """Return the tables over seeds, one per protocol; the best is marked if it differs by more than chance."""
     groups = by_protocol(records(subjects))
     return [views.results_table(group, _present(group), marks=views.marks_of(ranked)) for group in groups]
 
 
 def embedded(value: Any) -> str:
-    """JSON that can stand inside a script element: no text in it can end the element or open a comment."""
+    """Encode a value as JSON for a script element: no text in it can end the element or start a comment."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -155,9 +154,9 @@ def _sentences(sentences: Sequence[str]) -> str:
 
 
 def _results(group: Sequence[Record], marks: views.Marks, *, name: bool) -> str:
-    """The table over seeds and, folded away, that of every network; only the latter where no method has two seeds.
+    """Return the table over seeds and a collapsed table of all networks; only the latter if no method has two seeds.
 
-    ``name`` says the protocol above them.
+    If ``name`` is True, the protocol is named above the tables.
     """
     told = "; ".join(f"{key} {value}" for key, value in group[0].protocol.items())
     title = f"<h3>{html.escape(told or 'protocol not known')}</h3>\n" if name else ""
@@ -174,7 +173,7 @@ def _results(group: Sequence[Record], marks: views.Marks, *, name: bool) -> str:
 
 
 def _against(ranked: Ranked) -> str:
-    """The ECE of each method against that of the first, after one post-hoc method."""
+    """Return the table of each method's ECE against the first method, after one post-hoc method."""
     after = "" if ranked.posthoc == NONE else f" after {ranked.posthoc}"
     title = html.escape(f"ECE against {ranked.baseline}{after}")
     hint = f'<p class="hint">{html.escape(views.about_baseline(ranked))}</p>'
@@ -245,7 +244,7 @@ def _curves(subject: Subject) -> dict[str, list[float | None]]:
     if not subject.history:
         return {}
     names = [name for name in _CURVES if name in subject.history[0]]
-    # As many digits as a curve can show.
+    # Keep only the digits that a curve can show.
     curves = {name: [_finite(row.get(name), 4) for row in subject.history] for name in names}
     return {"epoch": [short(row["epoch"] + 1) for row in subject.history], **curves}
 
@@ -255,7 +254,7 @@ def _finite(value: float | None, digits: int = 7) -> float | None:
 
 
 def _places(subjects: Sequence[Subject]) -> dict[str, int]:
-    """Each picture's place: once, however many networks got it wrong, and no more than a page can carry."""
+    """Return the index of each picture: each is stored once for all networks, up to the limit of the page."""
     places: dict[str, int] = {}
     left = PICTURES
     for address in (

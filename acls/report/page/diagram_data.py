@@ -1,4 +1,4 @@
-"""The sums behind interactive diagrams: every number of bins that the page offers, counted here, exactly."""
+"""Compute the exact sums for interactive diagrams, for every number of bins that the page offers."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from acls.metrics.confidences import Confidences
 OFFERED = (5, 10, 15, 20, 25, 30, 50)
 """Numbers of bins that a reader can choose."""
 OFFERED_OF_MANY = (10, 15, 25)
-"""The same on a page of many networks, which has to stay small."""
+"""The same for a page with many networks, which must stay small."""
 
 Array = NDArray[np.float64]
 
 
 def binned(found: Confidences, offered: Sequence[int] = OFFERED) -> dict[str, dict[int, dict[str, list[float]]]]:
-    """Counts, sums of confidence and hits, for bins of equal width and of equal mass, of each number offered.
+    """Return counts, sums of confidence and hits for bins of equal width and of equal mass, for each number of bins.
 
-    The ECE of the former is `Bins.ece`, that of the latter `aece`: the same edges, the same split of ties. Beyond the
-    number of samples that `Confidences` keeps one by one, a bin's edge may cut one of its fine cells: the cell goes to
-    the bin of its mean, or is shared out.
+    With equal width, the ECE equals `Bins.ece`, and with equal mass it equals `aece`: the edges and the split of ties
+    are the same. If there are more samples than `Confidences` keeps individually, the edge of a bin may cut one of its
+    fine cells. The cell is then assigned to the bin of its mean, or divided between bins.
     """
     cells = found.cells()
     count, confidence, right = (part[0].double().cpu().numpy() for part in (cells.count, cells.confidence, cells.right))
@@ -38,7 +38,7 @@ def binned(found: Confidences, offered: Sequence[int] = OFFERED) -> dict[str, di
     for bins in offered:
         edge = edges(bins, precision[:0]).double().numpy()
         place = np.searchsorted(mean, edge, side="right")
-        place[0], place[-1] = 0, len(mean)  # 0 is in the first bin, and rounding puts nothing beyond the last
+        place[0], place[-1] = 0, len(mean)  # 0 is in the first bin; rounding must not exceed the last bin
         width[bins] = _rows([part[place] for part in reached], edge)
         split = np.array([b * (total // bins) + min(b, total % bins) for b in range(bins + 1)], dtype=np.float64)
         ends = _ends(mean, np.searchsorted(reached[0], split, side="left"))
@@ -47,7 +47,7 @@ def binned(found: Confidences, offered: Sequence[int] = OFFERED) -> dict[str, di
 
 
 def by_class(found: ClasswiseBins, most: int) -> list[dict[str, Any]]:
-    """The bins of each class's probability; of more than ``most`` classes, those with the largest classwise ECE."""
+    """Return the bins of each class's probability; at most ``most`` classes, those with the largest classwise ECE."""
     ece = found.ece_by_class()
     order = ece.argsort(descending=True)[:most].sort().values.tolist()
     return [
@@ -65,20 +65,20 @@ def by_class(found: ClasswiseBins, most: int) -> list[dict[str, Any]]:
 
 
 def short(value: float, digits: int = 7) -> float:
-    """A number with seven digits: what a page shows, and no more."""
+    """Round a number to seven significant digits, which is enough for a page."""
     rounded = float(f"{value:.{digits}g}")
     return int(rounded) if rounded.is_integer() else rounded
 
 
 def _rows(reached: list[Array], edge: Array) -> dict[str, list[float]]:
-    """What the sums gain from edge to edge."""
+    """Return the differences of the cumulative sums between consecutive edges."""
     names = ("count", "confidence", "right")
     rows = {name: [short(value) for value in np.diff(part)] for name, part in zip(names, reached, strict=True)}
     return {"edge": [short(value) for value in edge], **rows}
 
 
 def _ends(mean: Array, index: NDArray[np.int64]) -> Array:
-    """Where bins of equal mass meet: midway between the samples on both sides of the split."""
+    """Return the edges of bins of equal mass: the midpoints between the samples on both sides of a split."""
     if len(mean) == 0:
         return np.linspace(0, 1, len(index))
     left, right = mean[np.clip(index - 1, 0, None)], mean[np.clip(index, None, len(mean) - 1)]

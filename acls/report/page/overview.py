@@ -1,4 +1,4 @@
-"""The page's first screen: which method is best and how sure that is, in sentences, and every method in a picture."""
+"""The first screen of the page: sentences on the best method and its certainty, and a picture of every method."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from acls.study.runs import NONE
 
 
 def overview(subjects: Sequence[Subject]) -> str:
-    """A table whose rows are the methods, the lowest ECE first, with a picture in each; empty without an ECE."""
+    """Return a table with a row and a picture per method, the lowest ECE first; empty if there is no ECE."""
     methods = {name: ([one.as_is for one in group], _scaled(group)) for name, group in by_method(subjects).items()}
     known = [(name, before, after) for name, (before, after) in methods.items() if _eces(before)]
     if not known:
@@ -52,7 +52,7 @@ def _row(method: str, before: Sequence[Record], after: Sequence[Record], most: f
 
 
 def _marks(kind: str, eces: Sequence[Estimate], most: float) -> list[str]:
-    """The mean of the seeds, each of them, and their mean interval."""
+    """Draw the mean over seeds, the value of each seed, and the mean interval."""
     if not eces:
         return []
     ends = [(one.low, one.high) for one in eces if one.low is not None and one.high is not None]
@@ -85,14 +85,14 @@ def _mean(name: str, records: Sequence[Record]) -> str:
 
 
 def verdict(subjects: Sequence[Subject], ranked: Sequence[Ranked] = ()) -> list[str]:
-    """What a reader needs to know first: of several methods, which is best and how they stand; then each."""
+    """Return the most important sentences: the best of several methods and the comparison, then each method."""
     methods = by_method(subjects)
     sentences = [about(name, group) for name, group in methods.items()]
     return [*_overall(methods, ranked), *sentences] if len(methods) > 1 else sentences
 
 
 def decisions(subjects: Sequence[Subject], max_error: float) -> list[str]:
-    """From which confidence on to accept the predictions of each network as it is, with a bound on the error."""
+    """Return a sentence per network on the confidence above which predictions have a bounded error."""
     found = []
     for one in subjects:
         try:
@@ -104,7 +104,7 @@ def decisions(subjects: Sequence[Subject], max_error: float) -> list[str]:
 
 
 def about(method: str, group: Sequence[Subject]) -> str:
-    """One sentence on a method: the verdict on its network, or on those of all seeds, and what a temperature does."""
+    """Return one sentence on a method: the verdict on its networks of all seeds, and the effect of a temperature."""
     if not any("ece" in one.as_is.result.estimates for one in group):
         return f"{method}: no ECE is known."
     if len(group) == 1:

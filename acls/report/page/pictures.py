@@ -1,4 +1,4 @@
-"""The pictures of samples, where they are at hand: in a run's data set, or in files that the user names."""
+"""Pictures of samples, if they are available: from the data set of a run, or from files that the user names."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from acls.errors import InputError, require
 from acls.recipes import Recipe
 
 Picture = Callable[[int], "NDArray[np.uint8] | None"]
-"""Gives the picture of the sample with that number, or None."""
+"""Returns the picture of the sample with a number, or None."""
 LARGEST = 96
-"""Sides of a thumbnail, in pixels, at most."""
+"""Largest side of a thumbnail, in pixels."""
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp"}
 
 
 def addresses(picture: Picture | None, numbers: Iterable[int]) -> dict[int, str]:
-    """The data addresses of the samples that have a picture."""
+    """Return the data URLs of the samples that have a picture."""
     if picture is None:
         return {}
     found = {number: picture(number) for number in dict.fromkeys(numbers)}
@@ -33,19 +33,19 @@ def addresses(picture: Picture | None, numbers: Iterable[int]) -> dict[int, str]
 
 
 def of_recipe(recipe: Recipe) -> Picture | None:
-    """The pictures of a recipe's test part; None where the data is not at hand."""
+    """Return the pictures of a recipe's test part; None if the data is not available."""
     try:
         part = load(recipe.data, seed=recipe.seed).test
-    except (InputError, ImportError, OSError):  # a report can do without the data that a run was trained on
+    except (InputError, ImportError, OSError):  # a report does not need the data of the run
         return None
     return lambda number: _from_part(part, number)
 
 
 def of_files(path: str | Path) -> Picture:
-    """Pictures that the user names, in the order of the predictions' rows.
+    """Return pictures from a path of the user, in the order of the rows of the predictions.
 
-    A ``.npy`` or ``.npz`` file (with one array) of ``(n, H, W)``, ``(n, H, W, 3)`` or ``(n, 3, H, W)``, or a folder
-    of picture files, taken in the order of their names.
+    The path is a ``.npy`` or ``.npz`` file (with one array) of shape ``(n, H, W)``, ``(n, H, W, 3)`` or
+    ``(n, 3, H, W)``, or a folder of picture files, which are sorted by name.
     """
     path = Path(path)
     if path.is_dir():
@@ -84,7 +84,7 @@ def _read(file: Path) -> NDArray[np.uint8] | None:
 
 
 def _bytes(picture: NDArray[Any]) -> NDArray[np.uint8] | None:
-    """Grey or colour bytes, channels last; floats are stretched from their own least to their largest value."""
+    """Convert a picture to grey or colour bytes, channels last; floats are scaled from their minimum and maximum."""
     picture = np.asarray(picture)
     if picture.ndim == 3 and picture.shape[0] in (1, 3) and picture.shape[2] not in (1, 3):
         picture = np.moveaxis(picture, 0, 2)
@@ -99,13 +99,13 @@ def _bytes(picture: NDArray[Any]) -> NDArray[np.uint8] | None:
 
 
 def data_address(picture: NDArray[np.uint8]) -> str:
-    """A picture ``(H, W)`` or ``(H, W, 3)`` of bytes as a ``data:`` address, thinned out where it is large."""
+    """Convert a picture ``(H, W)`` or ``(H, W, 3)`` of bytes to a ``data:`` URL; large pictures are subsampled."""
     step = max(1, -(-max(picture.shape[:2]) // LARGEST))
     return "data:image/png;base64," + base64.b64encode(encode(picture[::step, ::step])).decode()
 
 
 def encode(picture: NDArray[np.uint8]) -> bytes:
-    """A grey or colour picture as a PNG file (ISO/IEC 15948): eight bits per channel, rows unfiltered."""
+    """Encode a grey or colour picture as PNG (ISO/IEC 15948), with eight bits per channel and unfiltered rows."""
     height, width = picture.shape[:2]
     rows = np.ascontiguousarray(picture).reshape(height, -1)
     raw = np.concatenate([np.zeros((height, 1), np.uint8), rows], 1).tobytes()

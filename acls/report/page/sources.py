@@ -1,4 +1,4 @@
-"""Opening what a report is about: run folders, study folders, files of predictions."""
+"""Open the sources of a report: run folders, study folders and files of predictions."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ CROSS_FITTED = "each half of the rows is scaled by the temperature of the other 
 _OF_FILES = {"bins": BINS, "edges": "(lo, hi]", "pooled": True}
 HELD_OUT = "fitted on the validation part"
 Album = dict[str, "pictures.Picture | None"]
-"""The pictures of test parts by their data's settings."""
+"""The pictures of test parts, by the settings of the data."""
 KEPT = 1 << 24
-"""Scores that are held to fit a temperature."""
+"""Largest number of scores kept in memory to fit a temperature."""
 
 Map = Callable[[Predictions, int], Predictions]
-"""Calibrates a slice, whose first row has that number in the data."""
+"""Calibrates a slice; the second argument is the number of its first row in the data."""
 
 
 class Unfinished(InputError):
-    """A run or a study that has nothing to report yet."""
+    """A run or a study has no results yet."""
 
 
 def _folders(path: Path) -> list[Path]:
-    """The folders of a run or a study at a path: itself, or those of runs in it."""
+    """Return the run and study folders at a path: the path itself, or the folders of runs in it."""
     if (path / STORE).is_file() or (path / RECIPE).is_file():
         return [path]
     return sorted(child for child in path.iterdir() if (child / RECIPE).is_file()) if path.is_dir() else []
 
 
 def holds_runs(path: str | Path) -> bool:
-    """Whether a path is the folder of a run, of a study, or of folders of runs."""
+    """Return whether a path is the folder of a run or a study, or a folder that contains runs."""
     return bool(_folders(Path(path)))
 
 
@@ -62,9 +62,9 @@ def of_path(
     images: str | Path | None = None,
     skipped: list[Unfinished] | None = None,
 ) -> list[Subject]:
-    """The subjects of a run folder, a study folder, a folder of runs, or a file of predictions with standard names.
+    """Return the subjects of a run folder, a study folder, a folder of runs, or a file with default column names.
 
-    What is not finished is raised or, where ``skipped`` is a list, put into it and left out.
+    Unfinished runs and studies raise an error or, if ``skipped`` is a list, are appended to it and left out.
     """
     folders, album = _folders(Path(path)), Album()
     if not folders:
@@ -91,7 +91,7 @@ def of_file(
     replicates: int = REPLICATES,
     images: str | Path | None = None,
 ) -> Subject:
-    """The subject of a file of predictions, or of such in memory; of scores also after a cross-fitted temperature."""
+    """Return the subject of predictions in a file or memory; scores also get a cross-fitted temperature."""
     batches: Iterable[Predictions]
     if isinstance(source, Predictions):
         batches, place = [source], title or "model"
@@ -111,7 +111,7 @@ def of_file(
         states.append(measured("Temperature", mapped(batches, after)))
     picture = None if images is None else pictures.of_files(images)
     details = states[0].result.details
-    assert details is not None  # they were asked for
+    assert details is not None  # they were requested
     return Subject(
         source=place,
         states=tuple(states),
@@ -124,7 +124,7 @@ def of_file(
 
 
 def of_run(path: str | Path, *, replicates: int = REPLICATES, album: Album | None = None) -> Subject:
-    """The subject of a finished run: its test part, as it is and after a temperature fitted on the validation part."""
+    """Return the subject of a finished run: its test part, before and after a temperature from the validation part."""
     folder, recipe = open_run(Path(path))
     if not folder.predictions("test").is_file():
         raise Unfinished(f"{path} is not finished: continue it with acls train --resume {path}")
@@ -142,9 +142,9 @@ def of_run(path: str | Path, *, replicates: int = REPLICATES, album: Album | Non
 
 
 def of_study(path: str | Path, rows: Sequence[Row] | None = None) -> list[Subject]:
-    """A subject per trained network of a study: the stored numbers, and diagrams from the runs where they are there.
+    """Return a subject per trained network of a study: the stored metrics, and diagrams if the runs are available.
 
-    ``rows`` are the study's rows with their details, where these are known already.
+    ``rows`` are the rows of the study with their details, if these are already known.
     """
     store = Store(path)
     cells: dict[tuple[str, str, int | None], list[Row]] = {}
@@ -209,10 +209,10 @@ def mapped(batches: Iterable[Predictions], after: Map) -> Iterator[Predictions]:
 
 
 def cross_fitted(batches: Iterable[Predictions], ignore_index: int = IGNORE_INDEX) -> tuple[Map, float]:
-    """A map that scales each half by the temperature of the other half, and the temperature of all.
+    """Return a map that scales each half by the temperature of the other half, and the temperature of all rows.
 
-    The halves are the rows, or the images, of even and of odd number, so no row has a say in its own temperature. That
-    of all is what `acls calibrate` finds.
+    The halves are the rows, or the images, with even and odd numbers, so no row influences its own temperature. The
+    temperature of all rows is the one that `acls calibrate` finds.
     """
     logits, labels, half = _held(batches, ignore_index)
 
@@ -229,22 +229,22 @@ def cross_fitted(batches: Iterable[Predictions], ignore_index: int = IGNORE_INDE
 
 
 def _held(batches: Iterable[Predictions], ignore_index: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits, labels and half of the labelled rows, evenly thinned out where they are too many."""
+    """Return the logits, labels and halves of the labelled rows, evenly subsampled if there are too many."""
     kept: list[tuple[Tensor, ...]] = []
     first, stride = 0, 1
     for p in batches:
         number, half = torch.arange(first, first + len(p)), _halves(p, first)
         chosen = (number % stride == 0) & (p.labels != ignore_index)
-        # Indexing by a mask copies, so a slice that is a view does not keep a whole file.
+        # Indexing by a mask copies, so a slice that is a view does not keep a whole file in memory.
         kept.append((p[chosen].logits(), p.labels[chosen], half[chosen], number[chosen]))
         first += len(p)
         while sum(part[0].numel() for part in kept) > KEPT:
-            stride *= 3  # odd, so that both halves stay
+            stride *= 3  # odd, so that both halves are kept
             kept = [tuple(column[part[3] % stride == 0] for column in part) for part in kept]
     logits, labels, half, _ = (torch.cat(parts) for parts in zip(*kept, strict=True))
     return logits, labels, half
 
 
 def _halves(p: Predictions, first: int) -> Tensor:
-    """0 or 1 for each row."""
+    """Return the half of each row, 0 or 1."""
     return (torch.arange(first, first + len(p)) if p.image is None else p.image) % 2

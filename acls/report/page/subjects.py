@@ -1,6 +1,6 @@
-"""What a page is about: networks, each as it is and after post-hoc calibration, measured, named and ranked.
+"""The subjects of a page: networks, each measured before and after post-hoc calibration, with names and ranking.
 
-What has the same name is the seeds of one method, and nothing else.
+Networks with the same name are always seeds of one method.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ class Subject:
 
     source: str
     states: tuple[Record, ...]
-    """The first is the network as it is; all have the same method and seed."""
+    """The first is the network without post-hoc calibration; all have the same method and seed."""
     temperature: float | None = None
-    """The T of temperature scaling, where it was fitted."""
+    """The fitted temperature, if there is one."""
     note: str = ""
-    """How the calibration was fitted, where a reader would ask."""
+    """A remark on how the calibration was fitted."""
     names: tuple[str, ...] = ()
-    """Of the classes, where they are known."""
+    """The names of the classes, if they are known."""
     pictures: Mapping[int, str] = field(default_factory=dict)
-    """Data addresses of the mistakes' pictures, by row or, for pixels, by image."""
+    """Data URLs of the pictures of mistakes, by row or, for pixels, by image."""
     history: tuple[Mapping[str, float], ...] = ()
     """A row per epoch, as in metrics.csv."""
     settings: str = ""
     """The recipe as text."""
     environment: Mapping[str, Any] = field(default_factory=dict)
     recipe: Recipe | None = None
-    """What it was trained by, where that is known."""
+    """The recipe that trained the network, if it is known."""
     study: str = ""
-    """The folder of the study that it is of."""
+    """The folder of the study that the network belongs to."""
 
     @property
     def method(self) -> str:
@@ -61,7 +61,7 @@ class Subject:
 
     @property
     def place(self) -> str:
-        """Where it is: the folder of its study, or its own."""
+        """The folder of its study, or its own folder."""
         return self.study or self.source
 
     @property
@@ -74,22 +74,22 @@ class Subject:
         return () if details is None else details.mistakes
 
     def plain(self) -> dict[str, Any]:
-        """The network in one line, as JSON has it."""
+        """Return a short description of the network, for JSON."""
         ece = self.as_is.result.get("ece")
         return {"name": self.method, "seed": self.seed, "ece": ece, "temperature": self.temperature}
 
     def after(self, posthoc: str) -> Record | None:
-        """The state after that post-hoc method, if it is there."""
+        """Return the state after a post-hoc method, or None."""
         return next((state for state in self.states[1:] if state.posthoc == posthoc), None)
 
 
 def records(subjects: Sequence[Subject]) -> list[Record]:
-    """Every state of every subject, for tables and rankings."""
+    """Return all states of all subjects, for tables and rankings."""
     return [state for subject in subjects for state in subject.states]
 
 
 def by_method(subjects: Sequence[Subject]) -> dict[str, list[Subject]]:
-    """The subjects of each method, its seeds; `told_apart` sees to it that they are."""
+    """Group the subjects by method; after `told_apart`, the subjects of a method are its seeds."""
     methods: dict[str, list[Subject]] = {}
     for subject in subjects:
         methods.setdefault(subject.method, []).append(subject)
@@ -97,9 +97,9 @@ def by_method(subjects: Sequence[Subject]) -> dict[str, list[Subject]]:
 
 
 def same_samples(subjects: Sequence[Subject]) -> bool:
-    """Whether all were tested on the same samples, as far as is known: as many, of one data set, with the same labels.
+    """Return whether all networks were tested on the same samples: equal number, data set and labels, if known.
 
-    An ECE on other samples is another question's answer, so such networks are not ranked.
+    ECEs on different samples are not comparable, so such networks are not ranked.
     """
     results = [subject.as_is.result for subject in subjects]
     labels = {result.labels for result in results if result.labels is not None}
@@ -108,7 +108,7 @@ def same_samples(subjects: Sequence[Subject]) -> bool:
 
 
 def by_protocol(all_records: Sequence[Record]) -> list[list[Record]]:
-    """The records that can stand in one table, group by group: those whose numbers were computed in the same way."""
+    """Group the records by protocol: the metrics in one table must be computed in the same way."""
     groups: list[list[Record]] = []
     for record in all_records:
         same = next((group for group in groups if group[0].protocol == record.protocol), [])
@@ -118,20 +118,21 @@ def by_protocol(all_records: Sequence[Record]) -> list[list[Record]]:
 
 
 def rank_subjects(subjects: Sequence[Subject]) -> list[Ranked]:
-    """The best by each metric against all others; nothing where samples or protocols are not the same."""
+    """Rank the subjects by each metric; return an empty list if their samples or protocols differ."""
     if len(by_protocol(records(subjects))) > 1 or not same_samples(subjects):
         return []
     try:
         return rank(records(subjects), RANKED)
-    except InputError:  # other units
+    except InputError:  # the units differ
         return []
 
 
 def told_apart(subjects: Sequence[Subject]) -> list[Subject]:
-    """The subjects under names that only the seeds of one method share: trained by the same settings, each seed once.
+    """Rename subjects so that only seeds of one method share a name: same settings, and each seed once.
 
-    Of one name, networks of other settings are told apart by these, as ``CE · epochs 3``, and those that agree even in
-    the seed by where they are, as ``CE · runs/first``. A mean over them would be of nothing, and its spread no seeds'.
+    Networks with the same name but different settings get the settings in their names, such as ``CE · epochs 3``.
+    Networks that have even the same seed get their folders, such as ``CE · runs/first``. A mean and a standard
+    deviation over such networks would not be a mean and a standard deviation over seeds.
     """
     named = _renamed(_renamed(subjects, _settings), _places)
     for (place, *_), times in Counter((one.place, one.method, one.seed) for one in named).items():
@@ -141,7 +142,7 @@ def told_apart(subjects: Sequence[Subject]) -> list[Subject]:
 
 
 def _renamed(subjects: Sequence[Subject], tell: Callable[[Sequence[Subject]], list[str]]) -> list[Subject]:
-    """The subjects with what ``tell`` says of each among those of its name."""
+    """Return the subjects with the additions to their names that ``tell`` returns for those of the same name."""
     new = {
         id(one): text for group in by_method(subjects).values() for one, text in zip(group, tell(group), strict=True)
     }
@@ -149,12 +150,12 @@ def _renamed(subjects: Sequence[Subject], tell: Callable[[Sequence[Subject]], li
 
 
 def named(subject: Subject, **about: Any) -> Subject:
-    """The subject with another ``method`` or ``seed``."""
+    """Return the subject with another ``method`` or ``seed``."""
     return replace(subject, states=tuple(replace(state, **about) for state in subject.states))
 
 
 def _settings(group: Sequence[Subject]) -> list[str]:
-    """The first settings that tell all apart that have not the same; nothing where all have."""
+    """Return the first settings that distinguish all subjects with different settings; empty if all are equal."""
     names = [name for name in leaves(Recipe) if not {name, name.split(".")[0]} & FREE]
     known = [{name: attrgetter(name)(one.recipe) for name in names if one.recipe is not None} for one in group]
 
@@ -169,11 +170,11 @@ def _settings(group: Sequence[Subject]) -> list[str]:
 
 
 def _written(name: str, value: Any) -> str:
-    """A setting as a name holds it; the recipe's own name needs no title."""
+    """Return a setting as a part of a name; the recipe's own name needs no title."""
     return str(value) if name == "name" else f"{name} {'none' if value is None else value}"
 
 
 def _places(group: Sequence[Subject]) -> list[str]:
-    """Where each is, if a seed is there twice: the same settings and seed are no two seeds."""
+    """Return the folder of each subject if a seed occurs twice, because these are not two different seeds."""
     repeated = len({one.seed for one in group}) < len(group)
     return [one.place if repeated else "" for one in group]
