@@ -1,4 +1,4 @@
-"""The paper by name: ``acls reproduce table3`` trains what the table needs and sets our numbers beside the paper's."""
+"""Reproduce the paper: ``acls reproduce table3`` trains the networks of a table and compares our numbers with it."""
 
 from acls.reproduce.runs import SCALES, Setup
 from acls.reproduce.targets import TARGETS, Reproduced, reproduce

@@ -1,4 +1,4 @@
-"""What the paper claims, whether our runs bear it out, and the page over all that was reproduced in a folder."""
+"""The claims of the paper, the verdicts of our runs on them, and the summary page of a reproduction folder."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from acls.study.store import Row, Store
 
 Verdict = Literal["reproduced", "not reproduced", "cannot be told at this n"]
 KEPT = 0.01
-"""The accuracy that a method may lose: the paper's own tables show a loss of up to 0.94 points beside a lower error."""
+"""The accuracy that a method may lose: the paper's own tables show losses up to 0.94 points with a lower error."""
 
 NAME = "summary.md"
-"""Not README.md: the folder may be somebody's own."""
+"""Not README.md, because the folder may belong to the user."""
 Saved = Mapping[str, Any]
-"""What is kept of a table or figure beside its page, as JSON."""
+"""The JSON that is stored for a table or figure, beside its page."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """``lower`` has a smaller calibration error than ``higher``, or keeps its accuracy; both are rows of one table."""
+    """A claim on two rows of a table: ``lower`` has a smaller calibration error than ``higher``, or keeps accuracy."""
 
     lower: str
     higher: str
@@ -49,31 +49,31 @@ class Claim:
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim with what our runs say of it: on the authors' form of ACLS, and beside it on Eq. 13."""
+    """A claim with the verdict of our runs: for the authors' form of ACLS, and additionally for Eq. 13."""
 
     claim: str
     verdict: Verdict
     difference: SeedDifference
-    """``lower`` minus ``higher``, or ours minus the paper's, in the metric's own unit."""
+    """``lower`` minus ``higher``, or our value minus the paper's, in the unit of the metric."""
     note: str = ""
     regime: str = ""
-    """The networks that it holds for."""
+    """The networks that the verdict is about."""
     key: str = ""
-    """The same for the same claim on the same networks, whichever table makes it."""
+    """Equal for the same claim on the same networks, also if different tables make it."""
     beside: Verdict | None = None
 
 
 def verdict_on(found: SeedDifference, least: float = -math.inf, most: float = 0.0) -> Verdict:
-    """Whether a difference is from ``least`` to ``most``, by its interval; by default, whether it is below 0."""
+    """Judge by its interval whether a difference is between ``least`` and ``most``; by default, if it is below 0."""
     if least <= found.low and found.high <= most:
         return "reproduced"
     return "not reproduced" if found.low > most or found.high < least else "cannot be told at this n"
 
 
 def judge(claim: Claim, lower: Sequence[Row], higher: Sequence[Row], accuracy: str = "accuracy") -> Judged | None:
-    """Compare two methods' rows; None where they have no number of the same seed.
+    """Compare the rows of two methods; return None if they have no common seed.
 
-    An error that is lower at the cost of accuracy reproduces nothing.
+    A lower error with a loss of accuracy does not count as reproduced.
     """
     found = difference(lower, higher, claim.metric)
     if found is None:
@@ -89,7 +89,7 @@ def judge(claim: Claim, lower: Sequence[Row], higher: Sequence[Row], accuracy: s
 
 
 def summarise(folder: Path, names: Iterable[str]) -> None:
-    """Write the page over those of ``names`` that are in the folder."""
+    """Write the summary page of those ``names`` that are in the folder."""
     files = [folder / f"{name}.json" for name in names]
     records = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
     parts = ["# The paper, reproduced", _counted(records), _table(records), *_costs(folder)]
@@ -97,7 +97,7 @@ def summarise(folder: Path, names: Iterable[str]) -> None:
 
 
 def _counted(records: Iterable[Saved]) -> str:
-    """Count each claim once, however many tables make it of the same networks."""
+    """Count the verdicts; a claim that several tables make about the same networks counts once."""
     distinct = {claim["key"]: claim for record in records for claim in record["claims"]}.values()
     if not distinct:
         return ""
@@ -124,7 +124,7 @@ def _table(records: Iterable[Saved]) -> str:
 
 
 def _costs(folder: Path) -> list[str]:
-    """What the networks took that the folder holds."""
+    """Return the training costs of the networks in the folder."""
     table = Table(["study", "networks", "hours of training", "minutes per network"], align="l")
     studies = [Store(file.parent) for file in sorted(folder.glob("studies/*/study.sqlite"))]
     for study in studies:

@@ -1,4 +1,4 @@
-"""The paper's tables as experiments: which networks, which methods, what was printed and what is claimed."""
+"""The tables of the paper as experiments: networks, methods, printed numbers and claims."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from acls.reproduce.published import Published
 from acls.spec import Spec
 
 FORMS = {"authors' code": "released", "Eq. 13": "paper"}
-"""The forms of ACLS in every table; claims are judged on the first, which the published numbers come from."""
+"""The forms of ACLS in every table; claims are judged on the first, which gave the published numbers."""
 
 
 @dataclass(frozen=True)
 class MethodLine:
-    """A method with the calibrator that is fitted afterwards, beside a row of the paper."""
+    """A method and the calibrator that is fitted afterwards, for comparison with a row of the paper."""
 
     method: Spec
-    """Without the recipe's margin, which a method that has one gets anyway."""
+    """The method without the recipe's margin, which is added to methods that have one."""
     posthoc: Calibrator | None = None
     margin_field: str = ""
-    """Another field that the recipe's margin is for."""
+    """Another field that gets the recipe's margin."""
     row: str = ""
     """The row of the paper's table."""
     form: str = ""
-    """Which of `FORMS`, for ACLS."""
+    """For ACLS, one of `FORMS`."""
 
 
 @dataclass(frozen=True)
@@ -39,23 +39,23 @@ class Experiment:
 
     title: str
     printed: Mapping[str, Mapping[str, Published]]
-    """By the recipe of the paper's size, then by row."""
+    """The printed numbers by recipe (of the paper's size) and row."""
     pairs: tuple[tuple[str, str], ...] = ()
-    """Rows of which the first is said to be better calibrated than the second; by default ACLS and each other."""
+    """Pairs of rows; the paper claims that the first is better calibrated. By default, ACLS and each other row."""
     split: str = "test"
     accuracy: str = "accuracy"
-    """The metric that stands where the paper prints accuracy."""
+    """The metric that the paper prints as accuracy."""
     protocol: Protocol | None = None
-    """How the paper measures, where it is not as `acls evaluate` does; both are shown."""
+    """The protocol of the paper, if it differs from `acls evaluate`; both are shown."""
     ten_bins: Mapping[str, Published] = field(default_factory=dict)
-    """Numbers with 10 bins, where they are printed too."""
+    """Numbers with 10 bins, if the paper prints them too."""
 
     def lines(self, form: str | None = None) -> dict[str, MethodLine]:
-        """The lines beside the paper's rows, as `lines_of` has them."""
+        """Return the lines for the rows of the paper, as in `lines_of`."""
         return lines_of(next(iter(self.printed.values())), form)
 
     def claims(self, paper: str) -> list[Claim]:
-        """What the printed numbers claim on a recipe: lower errors at an accuracy that is kept."""
+        """Return the claims of the printed numbers for a recipe: lower errors without a loss of accuracy."""
         found = []
         for lower, higher in self.pairs or _beats("ACLS", self.printed[paper]):
             mine, theirs = (self.printed[paper][row] for row in (lower, higher))
@@ -65,7 +65,7 @@ class Experiment:
                     first, second = (getattr(self.ten_bins[row], metric) for row in (lower, higher))
                 if first is not None and second is not None and first < second:
                     found.append(Claim(lower, higher, metric))
-            # Temperature scaling changes no prediction: its accuracy is that of the network before.
+            # Temperature scaling does not change predictions, so the accuracy stays the same.
             if mine.accuracy is not None and theirs.accuracy is not None and higher != "CE + TS":
                 found.append(Claim(lower, higher, self.accuracy))
         return found
@@ -104,11 +104,11 @@ LINES = {
     },
 }
 SCALINGS = {"grid of 0.1 by ECE": Temperature(objective="ece", grid=True), "NLL": Temperature()}
-"""Temperature scaling as the paper fits it, by which claims are judged, and as we do."""
+"""Temperature scaling as in the paper, which is used to judge claims, and as in acls."""
 
 
 def lines_of(rows: Iterable[str], form: str | None = None) -> dict[str, MethodLine]:
-    """The lines beside the paper's rows, by label; of ACLS one for each of `FORMS` and for ``form``."""
+    """Return the lines for the rows of the paper, by label; ACLS has one line per form in `FORMS` and for ``form``."""
     found: dict[str, MethodLine] = {}
     forms = dict(FORMS) if form is None or form in FORMS.values() else {**FORMS, form: form}
     for row in rows:
@@ -120,7 +120,7 @@ def lines_of(rows: Iterable[str], form: str | None = None) -> dict[str, MethodLi
 
 
 def in_forms(label: str, line: MethodLine, forms: Mapping[str, str] = FORMS) -> dict[str, MethodLine]:
-    """A line of ACLS in each form; of another method, as it is."""
+    """Return a line of ACLS in each form; a line of another method is unchanged."""
     if line.method.name != "ACLS":
         return {label: line}
     return {
@@ -130,7 +130,7 @@ def in_forms(label: str, line: MethodLine, forms: Mapping[str, str] = FORMS) -> 
 
 
 def label_of(lines: Mapping[str, MethodLine], row: str, form: str) -> str:
-    """The label of a row's line in a form of ACLS; of another method, of its first line."""
+    """Return the label of a row's line in a form of ACLS; for another method, of its first line."""
     return next(label for label, line in lines.items() if line.row == row and line.form in ("", form))
 
 
@@ -182,23 +182,23 @@ EXPERIMENTS = {
 }
 
 MARGINS = (2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0, 16.0)
-"""Of Figure A; the paper does not print which it tried."""
+"""The margins of Figure A; the paper does not print which values it used."""
 
 SMALL = {
     "cifar10_resnet50": "cifar10_mini",
     "tiny_imagenet_resnet50": "tiny_imagenet_mini",
     "voc_deeplabv3_resnet50": "voc_mini",
 }
-"""The CPU-sized sibling of each recipe; those without one are left out at that size."""
+"""The CPU-sized version of each recipe; recipes without one are left out at that size."""
 EMBEDDED = {
     "cifar10_resnet50": "digits_cnn",
     "tiny_imagenet_resnet50": "digits_cnn",
     "voc_deeplabv3_resnet50": "synthetic_unet",
 }
-"""What stands in for a data set that is not at hand: the embedded digits, or images with known truth."""
+"""Replacements for data sets that are not available: the embedded digits, or images with known truth."""
 
 
 def data_sets() -> tuple[str, ...]:
-    """The data sets of the paper's experiments, by their names in recipes."""
+    """Return the names of the data sets of the paper's experiments, as used in recipes."""
     recipes = dict.fromkeys(paper for experiment in EXPERIMENTS.values() for paper in experiment.printed)
     return tuple(dict.fromkeys(find(paper).data.name for paper in recipes))

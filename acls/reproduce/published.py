@@ -1,4 +1,4 @@
-"""What the paper prints (Park et al., ICCV 2023, and supplement); the tables are in ``published.json``, in percent."""
+"""Numbers from the paper (Park et al., ICCV 2023, and supplement); ``published.json`` has the tables, in percent."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 
 class Published(NamedTuple):
-    """A row's printed numbers; None where the paper prints none."""
+    """The printed numbers of a row; None where the paper prints no number."""
 
     accuracy: float | None
-    """Top-1 accuracy, or the mean intersection over union of segmentation."""
+    """Top-1 accuracy, or the mean intersection over union for segmentation."""
     ece: float | None
     aece: float | None
 
@@ -24,28 +24,28 @@ def _rows(table: dict[str, list[float | None]]) -> dict[str, Published]:
 
 
 def _table(name: str) -> dict[str, dict[str, Published]]:
-    """By recipe and row."""
+    """Return a table by recipe and row."""
     return {recipe: _rows(table) for recipe, table in _DATA[name].items()}
 
 
 TABLE_1, TABLE_3, TABLE_4, TABLE_5, TABLE_6 = (_table(f"TABLE_{number}") for number in (1, 3, 4, 5, 6))
 TABLE_A = _table("TABLE_A")
-"""On the validation split; the paper's run at 0, 0.015 did not converge."""
+"""Numbers on the validation split; the paper's run at 0, 0.015 did not converge."""
 LAMBDA_1 = (0.0, 0.05, 0.1, 0.15)
 LAMBDA_2 = (0.0, 0.005, 0.01, 0.015)
 TABLE_B = _table("TABLE_B")
-"""With 15 bins."""
+"""Numbers with 15 bins."""
 TABLE_B_10 = _rows(_DATA["TABLE_B_10"])
-"""With 10 bins, the only ones that Patra et al. print."""
+"""Numbers with 10 bins, the only ones that Patra et al. print."""
 TEMPERATURES: dict[str, float] = _DATA["TEMPERATURES"]
-"""Of CE + TS, in Table 3's footnote: from a grid of step 0.1, chosen by ECE."""
+"""Temperatures of CE + TS in the footnote of Table 3: from a grid of step 0.1, chosen by ECE."""
 TABLE_2: dict[str, list[str]] = _DATA["TABLE_2"]
-"""As printed, by method: f and C at the predicted class, f and C at the others."""
+"""Printed entries by method: f and C at the predicted class, f and C at the other classes."""
 BATCH_RULES: dict[str, list[str]] = _DATA["BATCH_RULES"]
-"""What holds for the two methods whose gradient depends on the batch, so that they have no `Rule`."""
+"""Entries for the two methods whose gradient depends on the batch, so that they have no `Rule`."""
 ALTERED_SHARE = 0.29
-"""Percent of the samples whose prediction ACLS altered after a step, in the last epoch on Tiny-ImageNet."""
+"""Percent of samples whose prediction ACLS changed after a step, in the last epoch on Tiny-ImageNet."""
 GAMMA_THREE_SHARE = 95.0
-"""Percent of the samples of Tiny-ImageNet whose gamma is 3 in FLSD."""
+"""Percent of Tiny-ImageNet samples whose gamma is 3 in FLSD."""
 INACTIVE_SHARE = {"ACLS, ranking": 85.0, "ACLS, margin": 5.0}
 """Percent of the samples whose regulariser is 0."""

@@ -1,4 +1,4 @@
-"""Training what a table or figure needs, once for all of them, and finding the rows again."""
+"""Train the networks of tables and figures, each once for all of them, and find their rows."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ SCALES = ("mini", "paper")
 
 @dataclass(frozen=True)
 class Setup:
-    """How the paper is to be reproduced: at which size, from which data, with how many seeds."""
+    """The settings of a reproduction: size, data and number of seeds."""
 
     out: Path
     engine: Engine
     scale: str = "mini"
     roots: Mapping[str, str] = field(default_factory=dict)
-    """By the data set's name: its folder or zip file."""
+    """The folder or zip file of each data set, by name."""
     seeds: tuple[int, ...] = (1, 2, 3)
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Dotted settings of all recipes."""
+    """Settings for all recipes, by dotted name."""
     form: str | None = None
-    """A form of ACLS beside those of every table."""
+    """An additional form of ACLS for every table."""
     show: bool = True
     wait: bool = False
-    """Wait while another process runs the same study, instead of refusing."""
+    """Whether to wait while another process runs the same study, instead of raising an error."""
 
     def recipe(self, paper: str) -> Recipe | None:
-        """The recipe that stands for one of the paper's; None where it has no sibling of that size."""
+        """Return the recipe for a recipe of the paper; None if it has no version of that size."""
         recipe = find(paper)
         if self.scale == "mini":
             if paper not in SMALL:
@@ -72,7 +72,7 @@ class Study:
 
     @property
     def regime(self) -> str:
-        """In which setting a verdict was found: it says nothing about others."""
+        """The conditions under which a verdict was found; it does not apply to others."""
         recipe, numbers = self.recipe, {"epoch": self.recipe.epochs, "seed": len(self.setup.seeds)}
         epochs, seeds = (f"{number} {name}{'s' * (number > 1)}" for name, number in numbers.items())
         return f"{recipe.name}: {recipe.model.name}, {epochs}, batches of {recipe.batch}, {seeds}"
@@ -82,11 +82,11 @@ class Study:
         return float(self.recipe.loss.protocol.get("margin", ACLS.margin))
 
     def run(self) -> list[runs.Failed]:
-        """Train what is not trained yet."""
+        """Train the networks that are not trained yet."""
         return runs.run_study(self._cells, self.setup.engine, wait=self.setup.wait, show=self.setup.show)
 
     def rows(self, label: str, split: str = "test") -> list[Row]:
-        """The rows of a line, one per seed, with what differences on the same samples need."""
+        """Return the rows of a line, one per seed, with the sums for differences on the same samples."""
         method = self.method(label)
         stored = runs.chosen(self._cells, Store(self._folder).rows())
         found = [row for row in stored if f"{row.method} {row.posthoc}" == method]
@@ -95,14 +95,14 @@ class Study:
         return [self._remeasured(row, split) for row in found]
 
     def method(self, label: str) -> str:
-        """The method and calibrator of a line, as they are stored."""
+        """Return the method and calibrator of a line, as they are stored."""
         line = self.lines[label]
         return f"{method_of(self.recipe, self._spec(line)).name} {runs.calibrator_name(line.posthoc)}"
 
     def by_protocol(self, row: Row, protocol: Protocol) -> Row:
-        """The row with ECE and AECE as a protocol computes them, of which no interval is known.
+        """Return the row with ECE and AECE computed by a protocol, without intervals.
 
-        Of label maps all labelled pixels count, not only those that were kept.
+        For label maps, all labelled pixels are used, not only those that were kept.
         """
         file = self.folder(row).path / f"{protocol.name}-{protocol.bins}-{file_name(row.posthoc)}.json"
         if not file.is_file():
@@ -120,13 +120,13 @@ class Study:
         return replace(row, result=result)
 
     def temperature(self, row: Row) -> float:
-        """The temperature behind a row after temperature scaling."""
+        """Return the temperature of a row after temperature scaling."""
         calibrator = RunFiles(self._folder, row.run).calibrator(row.posthoc)
         assert isinstance(calibrator, Temperature)
         return float(calibrator.temperature)
 
     def folder(self, row: Row) -> RunFolder:
-        """Where the run behind a row is."""
+        """Return the folder of the run of a row."""
         return RunFolder(self._folder / row.run)
 
     def _remeasured(self, row: Row, split: str) -> Row:

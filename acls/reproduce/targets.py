@@ -1,4 +1,4 @@
-"""Every table and figure of the paper by name: our numbers beside the paper's, and a verdict on each claim."""
+"""All tables and figures of the paper by name: our numbers and those of the paper, and a verdict on each claim."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ from acls.train.session import Session
 
 FIRST, SECOND = FORMS
 NEAR = 0.1
-"""How far a share of samples may be from the paper's to count as reproduced."""
+"""Largest difference between a share of samples and the paper's value that counts as reproduced."""
 _TINY = ("tiny_imagenet_resnet50",)
 STEPS = 50
-"""Training batches, at most, on which predictions that a step alters are counted."""
+"""Largest number of training batches for counting the predictions that a step changes."""
 
 
 @dataclass
 class Reproduced:
-    """A table or figure as reproduced: text to read, files drawn, and the claims as judged."""
+    """A reproduced table or figure: its text, its figure files, and the judged claims."""
 
     name: str
     title: str
@@ -57,21 +57,21 @@ class Reproduced:
     judged: list[Judged] = field(default_factory=list)
     failed: list[Failed] = field(default_factory=list)
     seeds: int | None = None
-    """Of the networks, where it is of trained ones."""
+    """The number of seeds, if it uses trained networks."""
 
     def text(self) -> str:
-        """The page of the target in Markdown."""
+        """Return the page of the target in Markdown."""
         parts = [part.markdown() if isinstance(part, Table) else part for part in self.parts]
         return "\n\n".join([f"# {self.title}", *parts]) + "\n"
 
     def shown(self) -> str:
-        """The same for a terminal: aligned tables, and no links to figures."""
+        """Return the page for a terminal: with aligned tables, and without links to figures."""
         kept = [part for part in self.parts if isinstance(part, Table) or not part.startswith("![")]
         parts = [part.fitted(width()) if isinstance(part, Table) else paragraph(part.lstrip("# ")) for part in kept]
         return "\n\n".join([self.title, *parts]) + "\n"
 
     def plain(self) -> dict[str, Any]:
-        """Return it as JSON can hold it, with the names of its files."""
+        """Return the content as plain values for JSON, with the names of its files."""
         return {
             "name": self.name,
             "title": self.title,
@@ -81,7 +81,7 @@ class Reproduced:
         }
 
     def keep(self, figure: Any, suffix: str = "") -> None:
-        """Save a figure in two forms and show it here."""
+        """Save a figure in two file formats and add it to the page."""
         path = self.setup.out / (f"{self.name}-{suffix}.svg" if suffix else f"{self.name}.svg")
         save(figure, path)
         save(figure, path.with_suffix(".png"))
@@ -89,10 +89,10 @@ class Reproduced:
         self.parts.append(f"![{self.title}]({path.with_suffix('.png').name})")
 
     def trained(self, papers: Iterable[str], lines: Mapping[str, MethodLine]) -> Iterator[tuple[str, Study, str]]:
-        """The studies of some lines for the paper's recipes, trained, each under a heading that names its regime.
+        """Train some lines for the paper's recipes; yield each study after adding a heading that names its regime.
 
-        What stands in for two data sets is one experiment, trained and judged once: the third item names the recipe of
-        the paper under which it was reported first, or is empty.
+        If one data set replaces two data sets of the paper, it is one experiment, which is trained and judged once. The
+        third item is the recipe of the paper under which it was reported first, or empty.
         """
         recipes = {paper: self.setup.recipe(paper) for paper in papers}
         known = {paper: recipe for paper, recipe in recipes.items() if recipe is not None}
@@ -113,7 +113,7 @@ class Reproduced:
 
 
 def reproduce(name: str, setup: Setup) -> Reproduced:
-    """Run what is not run yet, write ``NAME.md`` and the figures into the output folder, and return it all."""
+    """Run the missing trainings, write ``NAME.md`` and the figures to the output folder, and return the result."""
     with hold(setup.out / "reproduce.lock", wait=setup.wait):
         title, fill = TARGETS[name]
         result = Reproduced(name, title, setup)
@@ -163,7 +163,7 @@ def _table(result: Reproduced) -> None:
 
 
 def _judged(claim: Claim, experiment: Experiment, study: Study, rows: Mapping[str, list[Row]]) -> Judged | None:
-    """The claim on the first form of ACLS, and on the second where it is about ACLS."""
+    """Judge a claim on the first form of ACLS, and also on the second if the claim is about ACLS."""
     pairs = [[label_of(study.lines, row, form) for row in (claim.lower, claim.higher)] for form in FORMS]
     first, second = (judge(claim, rows[lower], rows[higher], experiment.accuracy) for lower, higher in pairs)
     if first is None:
@@ -177,7 +177,7 @@ def _judged(claim: Claim, experiment: Experiment, study: Study, rows: Mapping[st
 def _beside(
     experiment: Experiment, paper: str, study: Study, rows: Mapping[str, list[Row]], pooled: Mapping[str, list[Row]]
 ) -> Table:
-    """The paper's numbers and ours; ``pooled`` beside those by a protocol."""
+    """Return a table of the paper's numbers and ours; ``pooled`` is shown beside the numbers of a protocol."""
     right = "acc" if experiment.accuracy == "accuracy" else "mIoU"
     extra = [] if experiment.protocol is None else ["pooled: ECE", "AECE"]
     columns = [f"ours: {right}", "ECE", "95 %", "floor", "AECE", "seeds", "n", *extra]
@@ -213,7 +213,7 @@ def _ten_bins(experiment: Experiment, study: Study, rows: Mapping[str, list[Row]
 
 
 def _temperatures(paper: str, study: Study, rows: Mapping[str, list[Row]]) -> list[str]:
-    """The temperatures that were fitted, beside the footnote's."""
+    """Return the fitted temperatures and those in the paper's footnote."""
     fitted = {
         name: [study.temperature(row) for row in rows[label]]
         for name in experiments.SCALINGS
@@ -226,7 +226,7 @@ def _temperatures(paper: str, study: Study, rows: Mapping[str, list[Row]]) -> li
 
 
 def _interval(rows: Sequence[Row]) -> str:
-    """The mean interval of the seeds: what the test samples alone make uncertain."""
+    """Return the mean interval of the seeds: the uncertainty from the test samples only."""
     ends = [found for row in rows if (found := row.result.intervals.get("ece")) is not None]
     if not ends:
         return ""
@@ -377,7 +377,7 @@ def _figure_a(result: Reproduced) -> None:
 
 
 def _statistics(result: Reproduced) -> None:
-    """The two side statistics of the text."""
+    """Add the two additional statistics from the text of the paper."""
     for _, study, _ in result.trained(_TINY, lines_of(("ACLS", "FLSD"), result.setup.form)):
         shown = Table(["statistic", "method", "paper %", "ours %", "seeds"], align="ll")
         for label in study.lines:
@@ -397,7 +397,7 @@ def _statistics(result: Reproduced) -> None:
 
 
 def altered(run: Path) -> float:
-    """The share of training samples whose prediction the regulariser alters in one step, at the end of training."""
+    """Return the share of training samples whose prediction the regulariser changes in one step, after training."""
     folder, recipe = open_run(run)
     with isolated():
         session = Session(recipe)
@@ -426,7 +426,7 @@ def altered(run: Path) -> float:
 
 
 def _activity(study: Study, row: Row, label: str) -> tuple[float, regulariser.Activity]:
-    """The median largest logit gap of the training samples at the end, and the regulariser's values there."""
+    """Return the median of the largest logit gaps of the training samples, and the regulariser's values, at the end."""
     folder = study.folder(row)
     outputs = predict_run(folder.path, part="train")
     assert outputs.scores is not None
@@ -458,4 +458,4 @@ TARGETS: dict[str, tuple[str, Callable[[Reproduced], None]]] = {
     "figureA": ("Figure A: ECE against the margin, on the validation split", _figure_a),
     "statistics": ("Statistics of the text", _statistics),
 }
-"""By name: the title, and what fills the page."""
+"""By name: the title, and the function that fills the page."""
