@@ -72,7 +72,7 @@ class ScheduleOptions:
 
     name: str = option("steps", "shape", choices=("steps", "cosine", "constant"))
     milestones: tuple[int, ...] = option((), "epochs (from 0) at which steps applies the factor", within="[0, inf)")
-    factor: float = option(0.1, "factor of steps", within="[0, inf)")
+    factor: float = option(0.1, "factor by which steps multiplies the learning rate", within="[0, inf)")
     warmup: int = option(0, "epochs of linear warm-up before the schedule", within="[0, inf)")
     warmup_lr: float = option(0.0, "learning rate at the start of the warm-up", within="[0, inf)")
     min_lr: float = option(0.0, "final learning rate of cosine", within="[0, inf)")
