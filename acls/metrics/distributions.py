@@ -99,7 +99,7 @@ def cauchy(p_values: Iterable[float], weights: Iterable[float] | None = None) ->
     A p-value above 0.95 counts as 0.95, so that one very large p-value does not outweigh the others.
 
     >>> round(cauchy([0.01, 0.8]), 3)
-    0.02
+    0.021
     """
     kept = [min(max(p, 1e-15), 0.95) for p in p_values]
     shares = [1.0] * len(kept) if weights is None else list(weights)
