@@ -4,12 +4,13 @@
     estimates(suite)["ece"]            # Estimate(value=0.031, debiased=0.028, low=0.017, high=0.041, note="")
     estimates(suite, blocks)["ece"]    # Blocks.of(..., unit=image): rows of one image are not independent
 
-Every calibration error here is a seminorm of the gaps between confidence and accuracy, and noise makes it too large:
-for gaps θ and noise N, ‖θ‖ <= E‖θ + N‖ <= ‖θ‖ + E‖N‖. How much depends on θ, which is not known. The lower end is the
-least ‖θ‖ that would not have made the value P too large by z standard deviations, along gaps shrunken by κ standard
-deviations each; for the ECE, |Σ gap| must not be too large for it either. The upper end is the largest that would not
-have made P too small, for gaps that noise adds least to. The estimate without bias takes off what noise adds at
-κ = 0.5. `benchmarks/coverage.py` shows how often they hold.
+Every calibration error here is a seminorm of the gaps between confidence and accuracy. Noise makes it too large: for
+gaps θ and noise N, ‖θ‖ <= E‖θ + N‖ <= ‖θ‖ + E‖N‖. The size of this bias depends on θ, which is unknown. Each end of the
+interval inverts a test. The lower end is the smallest ‖θ‖ for which the observed value P is less than z standard
+deviations above its expectation; θ is the observed gaps, each reduced by κ standard deviations. For the ECE, |Σ gap|
+must be consistent with the lower end as well. The upper end is the largest ‖θ‖ for which P is less than z standard
+deviations below its expectation, for the θ to which noise adds least. The debiased estimate subtracts the bias at
+κ = 0.5. `benchmarks/coverage.py` measures the coverage.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from acls.metrics.smooth import smooth_errors
 from acls.metrics.suite import Suite
 
 FEW = 20
-"""With fewer errors (or hits) an interval reaches at least as high as Wilson's says that their rate may."""
+"""With fewer errors (or hits), the upper end is at least what Wilson's interval of their rate allows."""
 _DRAWS = 128
 _SHARES = 9
 _GROUPS = 256  # groups of samples whose noise is drawn together for KS and SmoothECE
-_PRIOR = 4  # samples that the accuracy of a bin is drawn towards its confidence by, for the noise at the upper end
+_PRIOR = 4  # pseudo-samples that shrink the accuracy of a bin towards its confidence, for the noise at the upper end
 CENTRE, LOWEST = 0.5, 1.5  # κ of the estimate and of the interval's lower end
 
 
@@ -54,13 +55,13 @@ class Estimate:
 
 @dataclass(frozen=True, eq=False)
 class Noise:
-    """What the noise of bins follows from, where samples are independent and do not choose the bins: ``(B,)`` each."""
+    """The noise of bins with fixed edges and independent samples, as a function of the true gaps: ``(B,)`` each."""
 
     bins: Cells
     squares: Tensor
-    """Sums of squared weights: the counts, where all weights are 1."""
+    """Sums of squared weights per bin; equal to the counts if all weights are 1."""
     calibrated: Tensor
-    """The variance of each bin's residual, if the model is calibrated."""
+    """The variance of the residual of each bin under calibration."""
 
     @cached_property
     def n(self) -> float:
@@ -68,35 +69,35 @@ class Noise:
 
     @cached_property
     def weight(self) -> float:
-        """What one sample counts: 1, where all weights are 1."""
+        """The mean weight of a sample, weighted by itself; 1 if all weights are 1."""
         return float(self.squares.sum()) / self.n
 
     def deviation(self, accuracy: Tensor) -> Tensor:
-        """The standard deviation of each gap, if these are the true accuracies of the bins."""
+        """Return the standard deviation of each gap, given the true accuracy of each bin."""
         change = accuracy * (1 - accuracy) - self.bins.mean * (1 - self.bins.mean)
         return (self.calibrated + self.squares * change).clamp(min=1e-12 * self.weight**2).sqrt() / self.n
 
     def at(self, gap: Tensor) -> Tensor:
-        """The same, if these are the true gaps."""
+        """Return the standard deviation of each gap, given the true gaps."""
         return self.deviation((self.bins.mean - gap * self.n / self.bins.count.clamp(min=1e-300)).clamp(0, 1))
 
     def seen(self) -> Tensor:
-        """The same by the accuracies seen, drawn towards the confidences by as much as a few more samples would."""
+        """Return the standard deviation of each gap by the observed accuracies, shrunken slightly to the confidences."""
         prior = _PRIOR * self.weight
         right, count = self.bins.right + prior * self.bins.mean, self.bins.count + prior
         return self.deviation((right / count).clamp(0, 1))
 
     def drawn(self, size: Tensor) -> Tensor:
-        """The part of the variance of Σ |gap| from which bins the samples fell in, if the gaps have these sizes."""
+        """Return the variance of Σ |gap| that comes from the random counts of the bins, given the sizes of the gaps."""
         squares = (size**2 * self.n / self.bins.count.clamp(min=1e-300)).where(self.bins.count > 0, 0.0)
         return (squares.sum(-1) - size.sum(-1) ** 2).clamp(min=0) * self.weight / self.n
 
     def shared(self, z: float, gap: Tensor) -> tuple[Tensor, Tensor]:
-        """The quantile of Σ |gap| and the most that |Σ gap| may be, if both tests together err as often as z says.
+        """Return the quantile for Σ |gap| and the largest |Σ gap|; both tests together have the size that z gives.
 
-        The sum may err only as often as the upper end, which is never below the value, does not: where all gaps are
-        alike and have one sign, both can. What is left is divided among the value and the two sides of the sum
-        (Bonferroni), of which the other side hardly matters unless the gaps are near 0.
+        The upper end can also miss, but only if all gaps are alike and have one sign. Its probability is subtracted
+        first, since the upper end is never below the value. The rest is divided between the test of Σ |gap| and the two
+        sides of the test of Σ gap (Bonferroni). The second side hardly matters unless the gaps are near 0.
         """
         size, seen = gap.abs().sum(1), self.seen()
         spread = ((self.at(gap) ** 2).sum(1) + self.drawn(gap)).sqrt()
@@ -110,31 +111,32 @@ class Noise:
 
 @dataclass(frozen=True, eq=False)
 class Gaps:
-    """The signed gaps of some cells, as parts of the whole, with the standard deviation of each."""
+    """The signed gaps of some cells, as shares of all samples, with the standard deviation of each."""
 
     gap: Tensor
     noise: Tensor
     joint: float = 0.0
-    """The standard deviation of Σ |gap|, where it is larger since the cells' noise is not independent."""
+    """The standard deviation of Σ |gap| if the noise of the cells is correlated; used where it is larger."""
     by_end: Noise | None = None
-    """What tells the noise at either end; None where it is taken to be ``noise`` at both."""
+    """Gives the noise at each end of the interval; None means ``noise`` at both ends."""
 
     def bias(self, kappa: float) -> float:
-        """By how much Σ |gap| is too large, if the true gaps are those observed less κ standard deviations."""
+        """Return the bias of Σ |gap| if the true gaps are the observed ones, reduced by κ standard deviations."""
         true = (self.gap.abs() - kappa * self.noise).clamp(min=0)
         return float(_moments(true, self.noise)[0] - true.sum())
 
     def deviation(self) -> float:
-        """The standard deviation of Σ |gap| where the cells' noise is independent."""
+        """Return the standard deviation of Σ |gap| for independent noise in the cells."""
         return float(_moments(self.gap.abs(), self.noise)[1])
 
     def lowest(self, value: float, z: float, *, by_sum: bool = False) -> tuple[float, float]:
-        """The lower end, and the standard deviation there.
+        """Return the lower end, and the standard deviation there.
 
-        It is the least Σ |θ| that would not have made ``value`` too large by z standard deviations. The true gaps θ are
-        taken to be those observed less κ standard deviations, for the least κ that will do, so that bias and spread are
-        those at the end itself: at 0, those of a calibrated model. With ``by_sum`` it would not have made |Σ gap| too
-        large either, which tells more where most gaps have one sign: it has no bias, and |Σ θ| is at most Σ |θ|.
+        The lower end is the smallest Σ |θ| for which ``value`` is less than z standard deviations above its
+        expectation. The true gaps θ are assumed to be the observed ones, reduced by κ standard deviations, with the
+        smallest κ that passes. So bias and spread are those at the end itself; at 0, those of a calibrated model. With
+        ``by_sum``, |Σ gap| must pass its test as well. It has no bias, and |Σ θ| is at most Σ |θ|, so it says more if
+        most gaps have one sign.
         """
         kappa = torch.linspace(0, 6, 61, dtype=self.gap.dtype, device=self.gap.device)[:, None]
         true = (self.gap.abs() - kappa * self.noise).clamp(min=0)
@@ -149,10 +151,10 @@ class Gaps:
         return (0.0, float(deviation[-1])) if room[-1] > 0 else _end(true.sum(1), room, deviation)
 
     def highest(self, value: float, z: float) -> tuple[float, float]:
-        """The upper end, and the standard deviation there.
+        """Return the upper end, and the standard deviation there.
 
-        It is the largest Σ |θ| that would not have made ``value`` too small by z standard deviations. Noise adds least
-        to gaps that are all as large, measured by their noise: those are taken.
+        The upper end is the largest Σ |θ| for which ``value`` is less than z standard deviations below its
+        expectation. All gaps are assumed to be the same multiple of their noise, because noise adds least to such gaps.
         """
         noise, drawn = self.noise, 0.0
         if self.by_end is not None:
@@ -169,7 +171,7 @@ class Gaps:
 
 
 def _end(size: Tensor, room: Tensor, deviation: Tensor) -> tuple[float, float]:
-    """The size at which there is no more room, after the last that there is room at, and the deviation there."""
+    """Return the size at which ``room`` falls to 0 for the last time, and the deviation there, by interpolation."""
     last = min(int(((room > 0) * torch.arange(len(room), device=room.device)).max()), len(room) - 2)
     share = (room[last] / (room[last] - room[last + 1]).clamp(min=1e-300)).clamp(0, 1)
     return float(torch.lerp(size[last], size[last + 1], share)), float(deviation[last + 1])
@@ -210,7 +212,7 @@ def estimates(suite: Suite, blocks: Blocks | None = None) -> dict[str, Estimate]
 
 
 def units_of(suite: Suite, blocks: Blocks | None, level: float = LEVEL) -> Units | None:
-    """What varies from unit to unit; None where the units are samples of equal weight."""
+    """Return the variation between units; None if the units are samples of equal weight."""
     if suite.weighted and blocks is None:
         raise InputError(
             "weighted samples need blocks for their variance: pass blocks=Blocks.of(..., sample_weight=...)"
@@ -225,7 +227,7 @@ def normals(rows: int, columns: int) -> Tensor:
 
 
 def _moments_of_abs(size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, variance and third central moment of |size + Z| for a standard normal Z; from 10 on those of size + Z."""
+    """Mean, variance and third central moment of |size + Z| for a standard normal Z; above 10, those of size + Z."""
     near = size.clamp(max=10)
     signed = near * torch.special.erf(near / math.sqrt(2))
     mean = math.sqrt(2 / math.pi) * torch.exp(-(near**2) / 2) + signed
@@ -243,20 +245,20 @@ def _moments(size: Tensor, noise: Tensor, drawn: Tensor | float = 0.0) -> tuple[
 
 
 def _tail(z: Tensor) -> Tensor:
-    """P(Z > z) of a standard normal Z, also where ``torch.special.ndtr`` is 0 already."""
+    """Return P(Z > z) for a standard normal Z, also where ``1 - ndtr(z)`` would round to 0."""
     return torch.erfc(z / math.sqrt(2)) / 2
 
 
 def _quantile(z: float | Tensor, skewness: float | Tensor) -> float | Tensor:
-    """The quantile, in standard deviations, of what is skewed where a normal one is z (Cornish and Fisher 1938)."""
+    """Return the quantile of a skewed variable, in standard deviations, by the normal one (Cornish and Fisher 1938)."""
     return z + skewness * (z**2 - 1) / 6
 
 
 def _absolute(value: float, gaps: Gaps, scale: float, extra: float = 0.0) -> Estimate:
-    """The estimate of Σ |gap|, with quantiles ``scale`` times those of a normal distribution.
+    """Estimate Σ |gap|, with quantiles ``scale`` times those of a normal distribution.
 
-    How much noise adds depends on the true gaps: the least that it adds at one end is not the most that it adds at the
-    other, and what lies between is bias that is not known. Near the noise the lower end is 0 and cannot fail.
+    The bias depends on the true gaps. The two ends assume different gaps, and the distance between their biases is an
+    unknown bias, for which the quantile allows. If the value is within the noise, the lower end is 0 and cannot miss.
     """
     wider = scale * max(1.0, gaps.joint / max(gaps.deviation(), 1e-300))
     z = one_side = wider * bias_aware_quantile(math.inf)
@@ -276,7 +278,7 @@ def few_errors(accuracy: float, n: float, level: float = LEVEL) -> float:
 
 
 def _noise(cells: Cells) -> tuple[Tensor, Tensor]:
-    """The variances of each cell's residual: as observed, and as calibration would have it."""
+    """Return the variance of the residual of each cell: as observed, and under calibration."""
     mean = cells.mean
     return cells.confidence * mean - 2 * mean * cells.right + cells.right, cells.confidence * (1 - mean)
 
@@ -302,7 +304,7 @@ def _classwise(value: float, suite: Suite) -> Estimate:
     classwise = suite.classwise
     assert classwise is not None
     residual, noise = classwise.residual, classwise.noise
-    if residual.shape[0] == 2:  # the noise of either is that of the other
+    if residual.shape[0] == 2:  # both classes have the same noise
         residual, noise = residual[:1], noise[:1]
     scale = suite.n * residual.shape[0]
     gaps = Gaps(residual.flatten() / scale, noise.flatten().sqrt() / scale)
@@ -312,7 +314,7 @@ def _classwise(value: float, suite: Suite) -> Estimate:
 
 
 def _root_mean_square(summary: dict[str, float], suite: Suite, gaps: Gaps, z: float) -> Estimate:
-    """RMSCE by its square, whose noise in every bin, S / m, is known and taken off (Kumar et al., NeurIPS 2019)."""
+    """Estimate RMSCE by its square, minus the known noise S / m of each bin (Kumar et al., NeurIPS 2019)."""
     n = suite.n
     m = suite.bins.samples.double()
     kept = m > 1
@@ -330,10 +332,11 @@ def _root_mean_square(summary: dict[str, float], suite: Suite, gaps: Gaps, z: fl
 def _drawn(
     value: float, cells: Cells, norm: Callable[[Cells, Tensor, float], Tensor], z: float, extra: float
 ) -> Estimate:
-    """The estimate of a seminorm without a closed form, from draws of the noise.
+    """Estimate a seminorm that has no closed form, from random draws of the noise.
 
-    The unknown gaps are taken to be a share of those seen: at the lower end the largest that would not have made the
-    value too large by z standard deviations, for the estimate the one that makes it what is expected.
+    The unknown gaps are assumed to be a fraction of the observed ones. The lower end uses the largest fraction for
+    which the value is at least z standard deviations above its expectation. The debiased estimate uses the fraction at
+    which the value equals its expectation.
     """
     groups = grouped(cells)
     residual, *both = (part[0] for part in (groups.residual, *_noise(groups)))
@@ -344,10 +347,10 @@ def _drawn(
     mean, deviation = drawn.mean(1), drawn.std(1)
     fits = mean + z * deviation <= value
     low = min(value, float((share * seen)[fits].max())) if bool(fits.any()) else 0.0
-    # The largest sum up to some confidence varies most where it is that of all samples.
+    # The largest cumulative sum varies most if it is the sum over all samples.
     most = float(noise.sum(1).std() / groups.n) if norm is _ks_norm else 0.0
     high = min(1.0, max(value + z * max(float(deviation[-1]), most), value + extra))
-    # The share of the gaps at which the value would be what is expected.
+    # The fraction of the gaps at which the value equals its expectation.
     expected = mean <= value
     debiased = float((share * seen)[expected].max()) if bool(expected.any()) else 0.0
     return Estimate(value, min(max(debiased, low), high), low, high)
@@ -358,7 +361,7 @@ def _ks_norm(groups: Cells, residual: Tensor, _: float) -> Tensor:
 
 
 def grouped(cells: Cells, groups: int = _GROUPS, bins: int = 1) -> Cells:
-    """The samples in some groups of near equal mass, none across the edge of a bin."""
+    """Return the samples in groups of nearly equal mass; no group crosses the edge of a bin."""
     group = bin_of(cells.mean[0], bins) * groups + cells.equal_mass(groups)[0]
     group = torch.unique_consecutive(group, return_inverse=True)[1]
     together = cells.map(lambda part: torch.bincount(group, weights=part[0])[None])
@@ -366,7 +369,7 @@ def grouped(cells: Cells, groups: int = _GROUPS, bins: int = 1) -> Cells:
 
 
 def _share(share: float, suite: Suite, units: Units | None, column: int | None = None) -> Estimate:
-    """Wilson's interval of accuracy, or of column ``column`` of the blocks' proper sums."""
+    """Estimate a proportion with Wilson's interval: the accuracy, or a column of the blocks' proper sums."""
     size = suite.n if units is None else units.size(share, column)
     return Estimate(share, share, *wilson(share, size))
 
@@ -386,10 +389,10 @@ def _mean(value: float, suite: Suite, column: int, units: Units | None) -> Estim
 
 
 class Units:
-    """The sums of independent units, and what varies from unit to unit.
+    """The sums of independent units, and how they vary between units.
 
-    Any number of weighted samples can be a unit. A mean over all is the ratio of two sums over units, so that a unit's
-    part of its noise is its own sum less its share of the whole.
+    A unit can be any number of weighted samples. The mean over all samples is a ratio of two sums over units, so the
+    noise that a unit adds is its own sum minus its share of the total.
     """
 
     def __init__(self, blocks: Blocks, level: float = LEVEL) -> None:
@@ -402,17 +405,17 @@ class Units:
         self.n = float(self.held.sum())
         self.z = student_quantile(max(1, self.number - 1), level)
         self._most = self.n**2 / float(blocks.squares.sum())
-        """Samples of equal weight that would tell as much, if all were independent (Kish 1965)."""
+        """The effective sample size for independent weighted samples (Kish 1965)."""
 
     def sums(self, column: int | None) -> Tensor:
-        """The hits of each unit, or a column of its proper sums."""
+        """Return the number of correct samples of each unit, or a column of its proper sums."""
         if column is None:
             return self.cells.right.sum(1)
         assert self._proper is not None
         return self._proper[:, column]
 
     def variance(self, sums: Tensor, mean: float) -> float:
-        """The variance of a mean over all samples, of which the units have the sums."""
+        """Return the variance of a mean over all samples, given the sum of each unit."""
         noise = float(((sums - mean * self.held) ** 2).sum())
         return noise / self.n**2 * self.number / max(1, self.number - 1)
 
@@ -428,14 +431,14 @@ class Units:
         return min(self._most, known) * (normal_quantile() / self.z) ** 2
 
     def noise(self, *, adaptive: bool) -> tuple[Tensor, Tensor]:
-        """The gaps of the bins, as parts of the whole, and what each unit adds to their noise, ``(units, bins)``."""
+        """Return the gaps of the bins, as shares of all samples, and the noise of each unit, ``(units, bins)``."""
         index, residual = self.blocks.bin_of_cell(adaptive=adaptive), self.cells.residual
         sums = residual.new_zeros(self.number, self.blocks.bins).index_add_(1, index, residual)
         gap = sums.sum(0) / self.n
         return gap, (sums - self.held[:, None] * gap) / self.n
 
     def gaps(self, *, adaptive: bool) -> Gaps:
-        """The gaps of the bins with their noise, at least that of independent samples of a calibrated model."""
+        """Return the gaps of the bins with their noise, at least that of independent samples under calibration."""
         gap, noise = self.noise(adaptive=adaptive)
         index, parts = self.blocks.bin_of_cell(adaptive=adaptive), (self.blocks.squares, self.blocks.calibrated)
         squares, calibrated = (torch.zeros_like(gap).index_add_(0, index, part) for part in parts)

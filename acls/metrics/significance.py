@@ -193,10 +193,11 @@ def _classwise_floor(suite: Suite, replicates: int, random: torch.Generator) -> 
 
 
 def _unit_tests(units: Units) -> dict[str, Test]:
-    """Spiegelhalter's and Cox's scores, by their variances if the model is calibrated and samples are independent.
+    """Test calibration by Spiegelhalter's and Cox's scores of independent units.
 
-    Where they are not, by those from unit to unit, Student's t and Hotelling's T², where they are larger. Observed
-    variances alone would be small just where errors are few, and so reject too often.
+    The variance is the larger of two: the one under calibration with independent samples, and the one observed between
+    units (Student's t and Hotelling's T²). The observed variance alone is too small if errors are few, and the test
+    would reject too often.
     """
     if units.number < 4:
         raise InputError(f"expected at least 4 independent units, images for example, got {units.number}: add samples")
@@ -431,7 +432,7 @@ def ranking(
 def all_against(
     baseline: str, names: Sequence[str], pair: Callable[[str, str, float], SeedDifference | None]
 ) -> dict[str, SeedDifference]:
-    """Each minus the baseline, by ``pair``, intervals and p-values corrected for their number (Bonferroni)."""
+    """Compare each name with the baseline by ``pair``; correct intervals and p-values for their number (Bonferroni)."""
     level = for_many(len(names))
     found_at = {name: pair(name, baseline, level) for name in names}
     return {name: replace(one, p=min(1.0, len(names) * one.p)) for name, one in found_at.items() if one is not None}
