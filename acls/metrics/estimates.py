@@ -82,7 +82,7 @@ class Noise:
         return self.deviation((self.bins.mean - gap * self.n / self.bins.count.clamp(min=1e-300)).clamp(0, 1))
 
     def seen(self) -> Tensor:
-        """Return the standard deviation of each gap by the observed accuracies, shrunken slightly to the confidences."""
+        """Return the standard deviation of each gap by the observed accuracies, shrunken a bit to the confidences."""
         prior = _PRIOR * self.weight
         right, count = self.bins.right + prior * self.bins.mean, self.bins.count + prior
         return self.deviation((right / count).clamp(0, 1))

@@ -89,9 +89,9 @@ def differences(results: Mapping[str, Result]) -> Differences:
     for name in others:
         other = results[name]
         if (other.labels, other.rows) != (first.labels, first.rows):
-            left_out[name] = "its labels are others"
+            left_out[name] = "it has other labels"
         elif first.blocks is None or other.blocks is None or first.suite is None or other.suite is None:
-            left_out[name] = "what comparing needs was not kept"
+            left_out[name] = "the counts that a comparison needs were not saved"
         elif first.blocks.used < 2:
             left_out[name] = f"the rows form one {first.unit}"
         else:

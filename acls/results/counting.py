@@ -71,7 +71,7 @@ class Counts:
         first = self.first + self.rows
         self.labels = (self.labels + _hash(p.labels, first)) % 2**64
         if self.by_image and p.image is None:
-            raise InputError("there is no image to go by: name its column, as in --image NAME")
+            raise InputError("expected the image of each row, got none: name its column, as in --image NAME")
         unit = p.image if self.by_image and p.image is not None else torch.arange(first, first + len(p))
         units = self.unit != "row"
         if self.detailed:

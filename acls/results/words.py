@@ -94,7 +94,7 @@ def remarks(result: Result) -> list[str]:
     if result.unit == "image":
         found.append("Images are taken to be independent, their rows are not; there are no noise floors for that.")
     elif result.unit == "weighted row":
-        found.append("Rows are weighted, and vary as they are seen to; there are no noise floors for that.")
+        found.append("Rows are weighted: intervals use their observed variance, and there are no noise floors.")
     elif result.has_images:
         found.append("All this takes rows as independent; those of one image are not: --by image goes by images.")
     return found

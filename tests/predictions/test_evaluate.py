@@ -351,7 +351,7 @@ def test_other_samples_are_not_compared(tmp_path, evaluate):
     make(300, 4, seed=2).save(tmp_path / "b.npz")
     done = evaluate(tmp_path / "a.npz", tmp_path / "b.npz", "--json", "--bootstrap", 20)
     assert json.loads(done.out)["comparisons"] == []
-    assert "b.npz is not compared with a.npz: its labels are others" in done.err
+    assert "b.npz is not compared with a.npz: it has other labels" in done.err
 
 
 def test_ignored_rows_do_not_count(tmp_path, numbers, evaluate):
