@@ -18,13 +18,14 @@ from acls.shapes import IGNORE_INDEX, flatten
 Kind = Literal["logits", "probs", "log_probs"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-# Scores that one thread works on at a time: what a pass writes, the next finds in the cache (best of 2^14..2^20).
+# The number of scores that one thread processes at a time. What one pass writes is still in the cache for the next
+# pass (2^17 was the fastest of 2^14..2^20).
 _CACHED = 1 << 17
-# On other devices one kernel takes many rows; only the memory of intermediates sets the limit.
+# On other devices one kernel processes many rows. Only the memory for intermediate results limits their number.
 _ON_DEVICE = 1 << 26
 _FEW_CLASSES = 32
 _LANES = 64
-# How far above 1 a probability may be by rounding (half precision has 2^-11).
+# How far a probability may exceed 1 because of rounding (half precision has 2^-11).
 _ABOVE_ONE = 1e-3
 
 
@@ -58,7 +59,7 @@ def sums(index: Tensor, size: int, values: Tensor | None = None, weight: Tensor 
 
 
 def pieces(n: int, like: Tensor) -> Iterator[slice]:
-    """Yield slices of n values that fit in the cache; on other devices one slice of all. There is at least one."""
+    """Yield slices of n values that fit in the cache, or one slice on other devices. There is at least one slice."""
     step = _CACHED if like.device.type == "cpu" else max(1, n)
     return (slice(start, start + step) for start in range(0, max(1, n), step))
 
@@ -71,11 +72,11 @@ class Batch:
     target: Tensor
     kind: Kind
     weight: Tensor | None = None
-    """``(M,)``: how often each sample counts, int64 where all are whole numbers, else float64; None for once."""
+    """``(M,)``: how often each sample counts; int64 if all are whole numbers, else float64. None means once."""
     _predicted: Tensor | None = None
     _top: TopLabel | None = None
     _given: torch.Size | None = None
-    """The shape of the target that was given, where it is not that of ``target``."""
+    """The shape of the original target. None means the shape of ``target``."""
     _valid: Tensor | None = None
 
     @classmethod
@@ -175,7 +176,7 @@ class Batch:
         for rows, scores in self.chunks():
             if self.kind == "logits":
                 yield rows, torch.softmax(scores, 1)
-            else:  # by rounding some may be just outside
+            else:  # rounding may put some just outside 0..1
                 yield rows, (scores if self.kind == "probs" else scores.exp()).clamp(0, 1)
 
     def sum(self, values: Tensor) -> Tensor:
@@ -208,11 +209,11 @@ class Batch:
 
     def _refuse_nonsense(self) -> None:
         confidence = self.top.confidence
-        low, high = torch.aminmax(confidence)  # both are NaN where any value is
+        low, high = torch.aminmax(confidence)  # both are NaN if any value is NaN
         if bool((low >= 0) & (high <= 1)):
             return
         wrong = ~((confidence >= 0) & (confidence <= 1 + _ABOVE_ONE))
-        if not bool(wrong.any()):  # rounding: probabilities a little above 1
+        if not bool(wrong.any()):  # because of rounding, probabilities can be slightly above 1
             confidence.clamp_(max=1)
             return
         row = int(wrong.nonzero()[0])
@@ -236,15 +237,16 @@ def _some(values: Tensor | None, rows: slice | Tensor) -> Tensor | None:
 def _top_label(batch: Batch) -> TopLabel:
     """Reduce every row of scores to its `TopLabel` values, without storing all probabilities.
 
-    log p_y = z_y - max z - log Σ exp(z - max z), finite for all finite z; the confidence is 1 / Σ exp(z - max z).
+    log p_y = z_y - max z - log Σ exp(z - max z) is finite for all finite z. The confidence is 1 / Σ exp(z - max z).
     """
     scores, target = batch.scores, batch.target
     n, n_classes = scores.shape
     if n_classes == 0:
         raise InputError("the scores have no class: axis 1 holds the classes and has length 0")
-    # Reductions over a short last axis leave most of a vector unit idle: few classes are better put first.
+    # A reduction over a short last axis leaves most of a vector unit idle, so few classes go on the first axis.
     axis = 0 if n_classes <= _FEW_CLASSES and scores.device.type == "cpu" else 1
-    # The last lanes of a vector unit add up in another order, so short parts are filled up: a row is the same anywhere.
+    # The last lanes of a vector unit add in another order. Short parts are padded, so that a row gives the same values
+    # at every position.
     filled = n + (-n % _LANES if axis == 0 else 0)
     target = pad(target, (0, filled - n))
     confidence, nll, brier, at_least = (scores.new_empty(filled) for _ in range(4))
@@ -284,6 +286,6 @@ def _top_label(batch: Batch) -> TopLabel:
         torch.sub(squares, true_probability, alpha=2, out=brier[rows]).add_(1)
     confidence, nll, brier, at_least, right = (each[:n] for each in (confidence, nll, brier, at_least, right))
     tied = (right & (at_least > 1)).nonzero()[:, 0]
-    if tied.numel():  # where the true class shares the largest score, it is right only if it comes first
+    if tied.numel():  # if the true class ties for the largest score, it is right only if it is the first of them
         right[tied] = batch.scores[tied].argmax(1) == batch.target[tied]
     return TopLabel(confidence, right, (at_least <= 5) | right, nll, brier.clamp_(min=0))

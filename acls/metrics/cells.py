@@ -1,4 +1,4 @@
-"""Samples in ascending order of confidence, those of one cell taken together."""
+"""Samples in ascending order of confidence, grouped into cells."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """Samples in ascending order of confidence, those of one cell taken together; ``(..., G)``, batches first."""
+    """Samples in ascending order of confidence, grouped into G cells. Sums per cell have the shape ``(..., G)``."""
 
     count: Tensor
     confidence: Tensor
-    """The sum over the cell."""
+    """The sum of the confidences in each cell."""
     right: Tensor
-    """The hits of the cell."""
+    """The number of hits in each cell."""
     lower: Tensor | None = None
-    """The confidences of a cell lie between `lower` and `upper`; both None where all samples of a cell are tied."""
+    """The confidences of a cell lie between `lower` and `upper`. Both are None if all samples of a cell are tied."""
     upper: Tensor | None = None
 
     @cached_property
@@ -30,7 +30,7 @@ class Cells:
 
     @cached_property
     def mean(self) -> Tensor:
-        """The mean confidence of each cell; 0 where it is empty."""
+        """The mean confidence of each cell; 0 if the cell is empty."""
         return (self.confidence / self.count.clamp(min=1e-300)).clamp(0, 1)
 
     @cached_property
@@ -39,7 +39,7 @@ class Cells:
         return bool((self.count == self.count.round()).all())
 
     def equal_mass(self, bins: int) -> Tensor:
-        """The bin of near equal mass that each cell goes to as a whole: the one that its middle is in."""
+        """Return the bin of nearly equal mass for each cell. The middle of a cell determines the bin of the cell."""
         middle = (self.count.cumsum(-1) - self.count / 2) / self.n[..., None].clamp(min=1e-300)
         return (middle * bins).long().clamp(max=bins - 1)
 
@@ -53,7 +53,7 @@ class Cells:
         return Cells(*(function(part) for part in (self.count, self.confidence, self.right)))
 
     def __getitem__(self, index: Any) -> Cells:
-        """Some sets or some cells, as of a tensor ``(..., G)``, without the edges."""
+        """Return some sets or some cells, indexed like a tensor ``(..., G)``, without the edges."""
         return self.map(lambda part: part[index])
 
     def binned(self, index: Tensor, bins: int) -> Cells:
@@ -66,9 +66,10 @@ class Cells:
 
 
 def cell_of(probability: Tensor, cells: int) -> Tensor:
-    """The number of the cell of each probability, ascending, by the fourth root of the distance to the nearer end.
+    """Return the index of the cell that contains each probability. Cells are in ascending order.
 
-    Many cells leave the last one to 1.0 alone, as the next double is 2^-53 below it.
+    They have equal width in the fourth root of the distance to the nearer end of [0, 1]. If there are many cells, the
+    last one contains only 1.0, because the next double is 2^-53 below it.
     """
     wide = probability.double()
     half = cells // 2
@@ -77,7 +78,7 @@ def cell_of(probability: Tensor, cells: int) -> Tensor:
 
 
 def cell_edges(cells: int, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
-    """The least and the largest probability that each cell may hold; they are equal where it is 1.0 alone."""
+    """Return the smallest and the largest probability of each cell. They are equal if it can only contain 1.0."""
     half = cells // 2
     rising = (torch.arange(half + 1, dtype=torch.float64, device=device) / half) ** 4 / 2
     edges = torch.cat([rising, 1 - rising[:-1].flip(0)])

@@ -55,16 +55,16 @@ class Confusion(Tally):
 
 @dataclass(frozen=True, eq=False)
 class BinnedProbabilities:
-    """Some rows of probabilities with the places, class times B plus bin, of those that matter."""
+    """Some rows of probabilities, with the place (class · B + bin) of each label and of each value above 1/B."""
 
     rows: slice
     p: Tensor
     row: Tensor
-    """The rows of the probabilities above 1/B: at most B - 1 per row, however many classes there are."""
+    """The row of each probability above 1/B. A row has at most B - 1 of them, for any number of classes."""
     index: Tensor
-    """Their places."""
+    """The places of these probabilities."""
     above: Tensor
-    """Themselves, in float64. All others are in their class's first bin."""
+    """The values of these probabilities, in float64. All others are in the first bin of their class."""
     own: Tensor
     """The place of each row's label."""
     own_p: Tensor
@@ -74,9 +74,9 @@ class BinnedProbabilities:
 
 
 def binned_probabilities(batch: Batch, bins: int) -> Iterator[BinnedProbabilities]:
-    """Find the bin of every class's probability without looking at those in the first bin one by one.
+    """Yield the bins of the probabilities of all classes. Those in the first bin are not processed one by one.
 
-    What is above and below is weighted; the rows of ``p`` are not.
+    The probabilities are not multiplied by the weights.
     """
     second = edges(bins, batch.scores)[1]
     ones = torch.ones(len(batch), dtype=torch.float64, device=batch.target.device)
@@ -93,7 +93,7 @@ def binned_probabilities(batch: Batch, bins: int) -> Iterator[BinnedProbabilitie
 class ClasswiseBins(Tally):
     """The number of samples, the sum of probabilities and the number of events per class and bin; ``(K, B)``.
 
-    The bins are those of `Bins`. Each sample counts with its probability of every class k; the event is that its label
+    The bins are those of `Bins`. Each sample counts with its probability of every class k. The event is that its label
     is k.
     """
 
@@ -102,10 +102,10 @@ class ClasswiseBins(Tally):
     samples: Tensor
     probability: Tensor
     squares: Tensor
-    """Sums of squared probabilities."""
+    """The sums of squared probabilities."""
     events: Tensor
     event_probability: Tensor
-    """Sums of the probabilities of the label."""
+    """The sums of the probabilities of the label."""
 
     @classmethod
     def count(cls, batch: Batch, bins: int = BINS) -> ClasswiseBins:
@@ -119,7 +119,7 @@ class ClasswiseBins(Tally):
             weight, above = part.weight[part.row], part.above
             for total, value in ((samples, weight), (probability, weight * above), (squares, weight * above.square())):
                 total.index_add_(0, part.index, value)
-            low = part.p.index_put((part.row, part.index // bins), part.p.new_zeros(()))  # what is in the first bin
+            low = part.p.index_put((part.row, part.index // bins), part.p.new_zeros(()))  # those in the first bin
             for power in first:
                 power += low.sum(0, dtype=torch.float64) if batch.weight is None else part.weight @ low.double()
                 low.square_()
@@ -155,7 +155,7 @@ class ClasswiseBins(Tally):
         return torch.maximum(observed, self.probability - self.squares).clamp(min=0)
 
     def ece_by_class(self) -> Tensor:
-        """Σ_b |Σ p_k - Σ [y = k]| / n for each class k, over all n samples; ``(K,)``."""
+        """Return Σ_b |Σ p_k - Σ [y = k]| / n for each class k, over all n samples; ``(K,)``."""
         return self.residual.abs().sum(1) / self.n
 
     @property
@@ -199,13 +199,13 @@ class ClassProbabilities(PairTally):
     def summary(self, bins: int = BINS) -> dict[str, float]:
         """Return the adaptive calibration error, a mean over classes of errors over equal-mass bins, and its bound.
 
-        With a threshold it is TACE, which leaves out the many tiny probabilities. Its bins have equal parts of the
-        remaining ones, and are weighted relative to all n samples (Nixon et al., 2019).
+        With a threshold it is TACE, which leaves out the many tiny probabilities. Its bins contain equal numbers
+        of the remaining ones, and are weighted relative to all n samples (Nixon et al., 2019).
         """
         if self.rows == 0:
             return {}
         cells = every = self.cells()
-        if self.threshold:  # what was left out is there, but empty
+        if self.threshold:  # probabilities that were left out are stored as 0
             cells = dataclasses.replace(every, count=torch.where(every.confidence > 0, every.count, 0.0))
         kept = cells.n / every.n
         value, bound = (torch.where(kept > 0, part * kept, 0.0) for part in adaptive_ece(cells, bins))

@@ -39,8 +39,8 @@ class PairTally(Tally):
     """Columns of (probability, event) pairs: stored individually up to `EXACT`, as a histogram beyond."""
 
     parts: tuple[Tensor, ...]
-    """``(n, columns)`` each; a probability carries a minus sign where its event did not happen (so -0.0 exists). With
-    weights there is one column more, the weight of the row."""
+    """``(n, columns)`` each. A probability has a minus sign if its event did not happen (so -0.0 exists). With weights
+    there is one more column, the weight of the row."""
     columns: int
     weighted: bool = False
     table: Tensor | None = None
@@ -129,7 +129,7 @@ class PairTally(Tally):
             cells = _sorted_cells(signed, weight if self.weighted else None)
         else:
             table = self.histogram()
-            used = (table[0] > 0).any(0)  # cells that no column uses only cost time
+            used = (table[0] > 0).any(0)  # skip the cells that no column uses, to save time
             count, probability, event = table[..., used]
             lower, upper = (edge[used] for edge in cell_edges(self.cells_per_column, table.device))
             cells = Cells(count, probability, event, lower, upper)
@@ -148,7 +148,7 @@ class PairTally(Tally):
         return next((tensor.device for tensor in holders if tensor is not None), torch.device("cpu"))
 
     def _settle(self) -> Self:
-        """Move pairs to the histogram if there are too many. Moves are few and large, as each touches every cell."""
+        """Move pairs to the histogram if there are too many. Moves are few and large: each one touches every cell."""
         waiting = (self.rows - self.in_table) * self.columns
         return self._folded() if waiting > EXACT else self
 
@@ -213,8 +213,9 @@ def _sorted_cells(signed: Tensor, weight: Tensor | None) -> Cells:
         right = happened.double().gather(-1, order)
         count = torch.ones_like(right) if weight is None else weight.expand_as(signed).gather(-1, order)
     else:
-        # Floats above 0 sort as their bits do, and the highest two bits of those up to 1 are free: one goes to the
-        # event, so that one sort of integers, for which numpy is many times faster than torch, carries it along.
+        # Positive floats have the same order as their bits, and the two highest bits of floats up to 1 are free. One of
+        # them makes room for the event, so a single sort of integers also moves the events. numpy sorts integers many
+        # times faster than torch.
         keys = signed.abs().double().view(torch.int64) * 2 + happened
         keys.numpy().sort(-1)
         probability, right = (keys >> 1).view(torch.float64), (keys & 1).double()

@@ -16,9 +16,9 @@ from acls.metrics.resampling import Blocks
 
 FEWEST_UNITS = 30
 """The minimum number of units (for example images) for a reliable estimate of their variance."""
-_RATIO = 1.03  # how much more each threshold accepts than the one before
-_STARTS = 24  # one threshold in 24, which accepts twice as many as the last such one, is tested in any case
-_LEAST = 50  # no threshold accepts less than this fraction of all samples, 1 / 50
+_RATIO = 1.03  # each threshold accepts about 3 % more samples than the previous one
+_STARTS = 24  # every 24th threshold is tested in any case; it accepts twice as many samples as the one 24 before
+_LEAST = 50  # every threshold accepts at least 1 / 50 of all samples
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def decide(
 
 
 def _ranks(n: int, max_error: float, level: float, *, independent: bool) -> list[int]:
-    """Return how many samples each threshold accepts, in steps of 3 %, from the fewest that could pass."""
+    """Return how many samples each threshold accepts, in steps of 3 %, from the smallest number that could pass."""
     fewest = 1.6 * math.log(1 - level) / math.log(1 - max_error) if independent else 1.0
     rank, found = max(fewest, n / _LEAST), [n]
     while rank < n:
@@ -129,7 +129,7 @@ def _binomial(wrong: Tensor, count: Tensor, rate: float) -> Tensor:
         if w > m * rate:
             found.append(wrong.new_tensor(1.0))
             continue
-        # Below the mean, terms fall so fast that those beyond 40 standard deviations count for nothing.
+        # Below the mean, the terms decrease so fast that those beyond 40 standard deviations are negligible.
         k = torch.arange(max(0, math.floor(w - 40 * math.sqrt(m * rate)) - 40), w + 1, dtype=torch.float64)
         ways = math.lgamma(m + 1) - torch.lgamma(k + 1) - torch.lgamma(m - k + 1)
         found.append(torch.logsumexp(ways + k * math.log(rate) + (m - k) * math.log1p(-rate), 0).exp())

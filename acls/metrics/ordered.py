@@ -14,10 +14,11 @@ from acls.metrics.cells import Cells
 
 
 def equal_mass_sums(cells: Cells, bins: int, columns: Sequence[Tensor]) -> tuple[list[Tensor], Tensor, Tensor, Tensor]:
-    """Sums of columns over bins of equal mass, ``(..., bins)`` each; then which cells are split, how many of a split
-    cell's samples go left, and which share of them.
+    """Return the sums of columns over bins of equal mass, and how cells are split between neighbouring bins.
 
-    Bins' sizes differ by at most one, larger ones first; those of fractional weights are equal.
+    The sums have shape ``(..., bins)``. The other three values describe each split: the index of the cell that is
+    split, the number of its samples in the left bin, and the fraction of its samples in the left bin. The sizes of the
+    bins differ by at most one, and larger bins come first. With fractional weights all bins have the same size.
     """
     n = cells.n
     step = torch.arange(1, bins, device=n.device)
@@ -39,13 +40,13 @@ def equal_mass_sums(cells: Cells, bins: int, columns: Sequence[Tensor]) -> tuple
 def adaptive_ece(cells: Cells, bins: int) -> tuple[Tensor, Tensor]:
     """Return the calibration error over bins of equal mass, Σ_b |Σ confidence - Σ hits| / n, and its error bound.
 
-    The sorted samples are split into B bins whose sizes differ by at most one, larger ones first. Samples with the same
-    confidence on both sides of a split share their hits equally between them, so that order does not matter.
+    The sorted samples are split into B bins whose sizes differ by at most one, with larger bins first. If samples on
+    both sides of a split have the same confidence, they share their hits equally, so their order does not matter.
 
-    Where a split falls inside a cell of the histogram, the cell's residual is split in proportion. Of its m samples the
-    t with the lowest confidence go left; how many hits they have lies between max(0, t - wrong) and min(t, right),
-    their confidence between what the cell's edges and its sum allow. The largest deviation e enters the two bins beside
-    the split, so the error is at most 2 Σ e / n.
+    If a split falls inside a cell of the histogram, the residual of the cell is split in proportion. The exact left bin
+    has the t samples with the lowest confidence among the m samples of the cell. They have between max(0, t - wrong)
+    and min(t, right) hits. The edges of the cell and its sum limit their confidence. The largest deviation e affects
+    the two bins next to the split, so the error is at most 2 Σ e / n.
     """
     (gaps,), index, taken, share = equal_mass_sums(cells, bins, (cells.residual,))
     n, count = cells.n, cells.count.gather(-1, index)
@@ -57,7 +58,7 @@ def adaptive_ece(cells: Cells, bins: int) -> tuple[Tensor, Tensor]:
     most_hits, fewest_hits = torch.minimum(taken, right), (taken - (count - right)).clamp(min=0)
     least = torch.maximum(taken * cells.lower[index], confidence - (count - taken) * cells.upper[index])
     error = torch.maximum(most_hits - hits, hits - fewest_hits) + (share * confidence - least).clamp(min=0)
-    # A cell that holds nothing but 1.0, say, is a tie, and sharing it out is exact.
+    # If all samples of a cell are tied, as in the cell that contains only 1.0, the split in proportion is exact.
     error = torch.where((taken > 0) & (taken < count) & (cells.upper > cells.lower)[index], error, 0.0)
     return value, 2 * error.sum(-1) / n
 
@@ -65,8 +66,8 @@ def adaptive_ece(cells: Cells, bins: int) -> tuple[Tensor, Tensor]:
 def ks_error(cells: Cells) -> tuple[Tensor, Tensor]:
     """Return the largest |Σ (confidence - hit)| / n over all samples up to any confidence, and its error bound.
 
-    Ties count together (Gupta et al., ICLR 2021). Inside a cell of the histogram the sum can rise by at most the
-    confidence of its misses and fall by at most the doubt of its hits.
+    Ties count together (Gupta et al., ICLR 2021). Inside a cell of the histogram, the sum can rise by at most the
+    confidence of its misses, and fall by at most the sum of 1 - confidence of its hits.
     """
     n = cells.n
     reached = cells.reached
@@ -83,8 +84,8 @@ def ks_error(cells: Cells) -> tuple[Tensor, Tensor]:
 def auroc(cells: Cells) -> tuple[Tensor, Tensor]:
     """Return the probability that a hit has more confidence than a miss (ties count half), and its error bound.
 
-    It is NaN without hits or without misses. Inside a cell of the histogram every pair counts half, so its error is at
-    most half.
+    It is NaN without hits or without misses. Inside a cell of the histogram every pair counts half, so the error of
+    a pair is at most half.
     """
     wrong = cells.count - cells.right
     below = wrong.cumsum(-1) - wrong
@@ -97,13 +98,14 @@ def auroc(cells: Cells) -> tuple[Tensor, Tensor]:
 
 
 def aurc(cells: Cells) -> tuple[Tensor, Tensor]:
-    """Area under the risk-coverage curve, mean over k of the error rate of the k most confident, and its error bound.
+    """Return the area under the risk-coverage curve and its error bound.
 
-    Ties, and in the histogram cells, are taken in expectation over their orders (Geifman et al., ICLR 2019). With E
-    errors among the k more confident samples, a cell of m samples with w errors adds
-    Σ_{j<=m} (E + j w/m) / (k + j) = (E - k w/m) (H(k+m) - H(k)) + w, with harmonic numbers H; with fractional weights
-    the integral in place of the sum, hence logarithms for H. The bound compares with the cell's errors all first and
-    all last.
+    The area is the mean over k of the error rate of the k most confident samples (Geifman et al., ICLR 2019). For ties,
+    and for the samples of one cell of the histogram, it is the expectation over all their orders. If the k more
+    confident samples have E errors, a cell of m samples with w errors adds
+    Σ_{j<=m} (E + j w/m) / (k + j) = (E - k w/m) (H(k+m) - H(k)) + w, where H are the harmonic numbers. With fractional
+    weights an integral replaces the sum, and logarithms replace H. The bound compares this with the two extreme orders:
+    all errors of the cell first, and all errors last.
     """
     count, wrong = cells.count.flip(-1), (cells.count - cells.right).flip(-1)
     held, errors = count.cumsum(-1), wrong.cumsum(-1)

@@ -22,13 +22,13 @@ from acls.metrics.smooth import smooth_ece
 from acls.metrics.tally import Tally
 
 BLOCKS = 1024
-"""Blocks at most: a standard error estimated from them is itself off by about 1 / √(2 · 1024) = 2 %."""
+"""The largest number of blocks. A standard error estimated from them is itself off by about 1 / √(2 · 1024) = 2 %."""
 DRAWS = 199
-"""Labels drawn for each sample."""
+"""The number of labels drawn for each sample."""
 _COARSE = 256
 _SMOOTHED = 200
-_CLASSWISE = 1 << 21  # sums that blocks of classwise bins may hold, 16 MB
-_ROWS = 1 << 16  # samples that labels are drawn for: beyond, the shape of a sum's distribution changes no more
+_CLASSWISE = 1 << 21  # if there are more sums than this (16 MB), classwise bins use fewer blocks
+_ROWS = 1 << 16  # labels are drawn for at most this many samples: more do not change the shape of a sum's distribution
 _FEW_CLASSES = 32
 _TINY = 1e-37
 
@@ -42,13 +42,13 @@ class Blocks(Tally):
     """
 
     cells: Tensor
-    """``(blocks, G, 3)``: counts, confidences and hits in cells of confidence that refine the bins."""
+    """``(blocks, G, 3)``: counts, sums of confidences and hits per cell of confidence. Each cell lies in one bin."""
     squares: Tensor
-    """``(G,)``: sums of the squared weights of the samples in each cell; their counts where they have none."""
+    """``(G,)``: the sum of the squared weights of the samples in each cell, or their number if there are no weights."""
     proper: Tensor | None
-    """``(blocks, 3)``: sums of NLL, Brier score, labels among the first five."""
+    """``(blocks, 3)``: the sums of the NLL, the Brier score and the labels among the first five."""
     classwise: Tensor | None
-    """``(fewer blocks, K, B)``: probability minus events."""
+    """``(fewer blocks, K, B)``: the sum of probabilities minus the number of events, per class and bin."""
     bins: int
     shared: bool = False
     """Whether several samples may share a unit. If not, all samples are independent."""
@@ -64,10 +64,11 @@ class Blocks(Tally):
         first: int = 0,
         classwise: bool = False,
     ) -> Blocks:
-        """The sums of one batch; ``unit`` is one number per sample or pixel, by default their places from ``first`` on.
+        """Return the sums of one batch. ``unit`` is one number per sample or per pixel.
 
-        A place is that of a sample or, when dense, of its map. Models are comparable if counted with the same units,
-        which several samples are taken to share where they are given or are maps, unless ``shared`` is False.
+        By default, the unit is the position of the sample, counted from ``first``; all pixels of a map have the
+        position of their map. Models are comparable if they are counted with the same units. ``shared`` says whether
+        several samples may share a unit. By default they may if ``unit`` is given or if the batch has maps.
         """
         if shared is None:
             shared = unit is not None or batch.dense
@@ -106,7 +107,7 @@ class Blocks(Tally):
 
     @property
     def pooled(self) -> Cells:
-        """The cells of all blocks together, ``(1, G)``."""
+        """The cells summed over all blocks, ``(1, G)``."""
         return Cells(*self.cells.sum(0)[None].unbind(-1))
 
     @property
@@ -116,19 +117,19 @@ class Blocks(Tally):
         return self.squares * mean * (1 - mean)
 
     def lower(self) -> Tensor:
-        """The least confidence that each cell may hold, in ascending order."""
+        """Return the smallest confidence that each cell can contain, in ascending order."""
         inner = _cell_edges(self.bins, self.cells)
         return torch.cat([inner.new_zeros(1), inner.nextafter(inner.new_tensor(2.0))])
 
     def bin_of_cell(self, *, adaptive: bool = False) -> Tensor:
-        """The bin that each cell lies in, or the bin of near equal mass that it goes to."""
+        """Return the bin that contains each cell or, with ``adaptive``, its bin of nearly equal mass."""
         if adaptive:
             return self.pooled.equal_mass(self.bins)[0]
         inner = _cell_edges(self.bins, self.cells)
         return bin_of(torch.cat([inner, inner.new_ones(1)]), self.bins)
 
     def metrics(self, weights: Tensor | None = None) -> dict[str, Tensor]:
-        """The metrics, but for SmoothECE, with each block counted ``weights`` times, ``(R, blocks)``: R values each."""
+        """Return R values of each metric except SmoothECE. Each block counts ``weights`` times, ``(R, blocks)``."""
         if weights is None:
             weights = self.cells.new_ones(1, self.cells.shape[0])
         cells = Cells(*(weights @ self.cells.flatten(1)).view(-1, *self.cells.shape[1:]).unbind(-1))
@@ -136,7 +137,7 @@ class Blocks(Tally):
         if self.proper is not None:
             found |= dict(zip(("nll", "brier", "top5"), (weights @ self.proper / cells.n[:, None]).T, strict=True))
         if self.classwise is not None:
-            # There are fewer of these blocks, each made of several others; the first of their weights is that of all.
+            # These blocks are fewer. Each one merges several other blocks and uses the weight of the first one for all.
             fewer, n_classes, _ = self.classwise.shape
             held = weights[:, :fewer] @ self.units.view(-1, fewer).sum(0)
             residual = weights[:, :fewer] @ self.classwise.flatten(1)
@@ -145,9 +146,9 @@ class Blocks(Tally):
 
 
 def cell_metrics(cells: Cells, bin_of_cell: Tensor, bins: int, *, smooth: bool = True) -> dict[str, Tensor]:
-    """The metrics of the top label from cells ``(R, G)`` that each lie within one bin.
+    """Return the metrics of the top label from cells ``(R, G)``. Each cell must lie within one bin.
 
-    SmoothECE, by far the costliest, is there for the first 200 rows only, and only if it is wanted.
+    SmoothECE is by far the most expensive metric. It is computed for the first 200 rows only, and only with ``smooth``.
     """
     n, sums = cells.n, cells.binned(bin_of_cell, bins)
     samples, residual = sums.count, sums.residual
@@ -168,7 +169,7 @@ def cell_metrics(cells: Cells, bin_of_cell: Tensor, bins: int, *, smooth: bool =
 
 
 def _cell_edges(bins: int, like: Tensor) -> Tensor:
-    """Inner edges that hold those of the bins, and finer ones towards 0 and 1."""
+    """Return the inner edges of the cells: the edges of the bins, and others that are finer towards 0 and 1."""
     coarse = cell_edges(_COARSE, like.device)[0][1:]
     return torch.cat([edges(bins, like)[1:-1], coarse.to(like.dtype)]).sort().values
 
@@ -183,7 +184,7 @@ def _classwise(batch: Batch, units: Tensor, bins: int) -> Tensor:
     for part in binned_probabilities(batch, bins):
         block, weight = units[part.rows] % blocks, part.weight
         table.view(blocks, size)[:, ::bins].index_add_(0, block, part.p.double() * weight[:, None])
-        # All went to their first bins; those above are moved on.
+        # So far every probability is in the first bin of its class. Move those above the first bin to their own bins.
         place, above = block[part.row] * size, part.above * weight[part.row]
         table.index_add_(0, place + part.index // bins * bins, -above)
         table.index_add_(0, place + part.index, above)
@@ -202,27 +203,28 @@ def check_same_units(one: Blocks, other: Blocks) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Redraws(Tally):
-    """K + 1 scores of all probabilities, and the same scores of labels drawn from those probabilities.
+    """K + 1 scores of the probabilities, and the same scores for labels drawn from those probabilities.
 
-    For each class k Σ ([y = k] - q_k); last Σ (log q_y - Σ_k q_k log q_k), negative where the model is surer than it
-    should be. All have mean 0 if the model is calibrated.
+    There is one score Σ ([y = k] - q_k) for each class k. The last score is Σ (log q_y - Σ_k q_k log q_k). It is
+    negative if the model is more confident than it should be. All scores have mean 0 if the model is calibrated.
     """
 
     whole = True
 
     scores: Tensor
     variance: Tensor
-    """Of the scores, if the model is calibrated."""
+    """The variance of the scores if the model is calibrated."""
     drawn_variance: Tensor
-    """The same over the samples that labels were drawn for: the first 65,536."""
+    """The same variance over only the samples that labels were drawn for, the first 65,536."""
     draws: Tensor
     """``(DRAWS, K + 1)``: the scores of each draw."""
 
     @classmethod
     def count(cls, batch: Batch, first: int = 0) -> Redraws:
-        """The scores of one batch, whose first sample has number ``first`` in the data set.
+        """Return the scores of one batch. Its first sample has the number ``first`` in the data set.
 
-        Draws depend on the numbers, so a data set gives the same ones however it is cut. Weights are left aside.
+        The draws depend on these numbers, so every split of a data set into batches gives the same draws. Weights are
+        ignored.
         """
         n_classes, device = batch.scores.shape[1], batch.scores.device
         keys, multipliers = _keys(batch, first), mix64(torch.arange(1, DRAWS + 1, device=device) * STEP) | 1
@@ -257,7 +259,10 @@ class Redraws(Tally):
         return {}
 
     def tests(self) -> dict[str, tuple[float, float]]:
-        """Squared standardised scores, ``log`` and the sum over ``classes``, each with the p of a calibrated model."""
+        """Return a statistic and its p-value for ``log`` and ``classes``; both test whether the model is calibrated.
+
+        ``log`` is the squared standardised last score. ``classes`` is the sum of those of the classes.
+        """
         tiny = 1e-300
         observed = self.scores**2 / self.variance.clamp(min=tiny)
         drawn = self.draws**2 / self.drawn_variance.clamp(min=tiny)
@@ -268,7 +273,7 @@ class Redraws(Tally):
 
 
 def _moments(q: Tensor, log: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of each class's number and of the sum of log q_y, for labels drawn from q."""
+    """Return mean and variance of the number of labels per class and of Σ log q_y, if labels are drawn from q."""
     entropy = q * log
     mean = entropy.sum(1, dtype=torch.float64)
     spread = entropy.mul_(log).sum(1, dtype=torch.float64).sub_(mean**2).clamp_(min=0).sum()

@@ -10,23 +10,25 @@ from torch import Tensor
 
 from acls.metrics.cells import Cells
 
-_STEPS = 1024  # bandwidths are multiples of 1/1024, from 2/1024 on
-_POINTS = 1001  # of the grid, for bandwidths from 0.01 on
-_EMPTY = 1e-4  # added to the density, as the reference does
-_ROWS = 64  # sets smoothed at a time, for the memory of their transforms
+_STEPS = 1024  # bandwidths are multiples of 1/1024, and at least 2/1024
+_POINTS = 1001  # number of grid points for bandwidths of at least 0.01
+_EMPTY = 1e-4  # added to the density, as in the reference code
+_ROWS = 64  # number of sets smoothed at once, to limit the memory of their transforms
 
 
 def smooth_ece(cells: Cells, *, mirror_ends: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """Return SmoothECE, its chosen bandwidth, and the error bound (Błasiok & Nakkiran, ICLR 2024).
 
-    smECE_s = ∫ |Σ_i (conf_i - hit_i) K_s(t, conf_i)| dt / n with a Gaussian reflected at 0 and 1, on the grids of its
-    authors' code (relplot); s is the smallest multiple of 1/1024 above 0.001 with smECE_s <= s.
+    smECE_s = ∫ |Σ_i (conf_i - hit_i) K_s(t, conf_i)| dt / n, where K_s is a Gaussian reflected at 0 and 1. It uses the
+    grids of the authors' code (relplot). The bandwidth s is the smallest multiple of 1/1024 above 0.001 with
+    smECE_s <= s.
 
-    That code reflects its grid without repeating the end points, so that mass on them counts half, and errors among
-    saturated confidences weigh up to twice what the definition says. ``mirror_ends`` repeats them.
+    That code reflects its grid without repeating the end points. So mass on the end points counts half, and errors
+    among saturated confidences have up to twice the weight that the definition gives them. With ``mirror_ends`` the end
+    points are repeated.
 
-    Moving a sample by w inside its cell changes the smoothed residual by at most |residual| w ∫|K_s'| with
-    ∫|K_s'| = √(2/π)/s, and the density likewise, hence the bound.
+    The bound follows from the width of the cells. Moving a sample by w inside its cell changes the smoothed residual by
+    at most |residual| w ∫|K_s'|, where ∫|K_s'| = √(2/π)/s. The density changes likewise.
     """
     shape, last = cells.count.shape[:-1], cells.count.shape[-1]
     sets = [cells]
@@ -43,7 +45,7 @@ def smooth_ece(cells: Cells, *, mirror_ends: bool = False) -> tuple[Tensor, Tens
 
 
 def smooth_errors(cells: Cells, residual: Tensor, width: float) -> Tensor:
-    """The smoothed error, at one bandwidth, of other residuals ``(R, G)`` of the same cells ``(1, G)``; nearly."""
+    """Return the approximate smoothed error, at one bandwidth, of other residuals ``(R, G)`` of cells ``(1, G)``."""
     place = cells.mean[0].float()
     s = max(width, 2 / _STEPS)
     mesh = torch.linspace(0, 1, max(round(10 / s), 200), dtype=place.dtype, device=place.device)
@@ -66,10 +68,11 @@ class _Smoother:
         self._ends = 2 if mirror_ends else 1
 
     def search(self) -> tuple[Tensor, Tensor]:
-        """The error of each set at its smallest bandwidth that is no less than it, and that bandwidth.
+        """Return the error of each set at its chosen bandwidth, and that bandwidth.
 
-        Wider kernels give smaller errors. So an error e at s says that the bandwidth sought lies between e and s, which
-        narrows the bracket much faster than halving it.
+        The chosen bandwidth is the smallest one that is not less than its error. Wider kernels give smaller errors. So
+        if the error at s is e, the chosen bandwidth lies between e and s. This narrows the search much faster than
+        bisection.
         """
         too_narrow, enough = [1] * self.rows, [_STEPS] * self.rows
         known: list[dict[int, float]] = [{} for _ in range(self.rows)]
@@ -93,7 +96,7 @@ class _Smoother:
         return self._place.new_tensor(value), self._place.new_tensor(enough) / _STEPS
 
     def _error(self, s: float, rows: list[int]) -> Tensor:
-        points = max(2000, round(20 / s)) // 4 * 2 + 1  # odd, so that the kernel has a middle
+        points = max(2000, round(20 / s)) // 4 * 2 + 1  # odd, so that the kernel has a middle point
         spectrum = self._spectrum(points, rows) if points > _POINTS else self._usual[rows]
         smooth = torch.fft.irfft(spectrum * _kernel(s, points, spectrum.device), n=2 * (points - 1))
         index, fraction = _mesh(max(round(10 / s), 200), points, spectrum.device)
@@ -103,11 +106,11 @@ class _Smoother:
 
     @cached_property
     def _usual(self) -> Tensor:
-        """The transforms of all sets on the grid that serves all but the smallest bandwidths."""
+        """The transforms of all sets on the grid that is used for all bandwidths except the smallest ones."""
         return self._spectrum(_POINTS, list(range(self.rows)))
 
     def _spectrum(self, points: int, rows: list[int]) -> Tensor:
-        """The Fourier transforms of residuals and counts on a grid, mirrored at both ends."""
+        """Return the Fourier transforms of residuals and counts on a grid that is mirrored at both ends."""
         values, place = self._values[rows], self._place[rows] * (points - 1)
         index = place.long().clamp_(max=points - 2)
         right = values * (place - index)
@@ -123,7 +126,7 @@ class _Smoother:
 
 @lru_cache(maxsize=64)
 def _kernel(s: float, points: int, device: torch.device) -> Tensor:
-    """The Fourier transform of a Gaussian of bandwidth s, cut off at half the width of the grid."""
+    """Return the Fourier transform of a Gaussian with bandwidth s, truncated at half the width of the grid."""
     half = points // 2
     step = torch.arange(half + 1, dtype=torch.float64, device=device) / (points - 1)
     tail = torch.exp(-(step**2) / (2 * s * s)) / ((2 * torch.pi) ** 0.5 * s)
@@ -136,7 +139,7 @@ def _kernel(s: float, points: int, device: torch.device) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _mesh(size: int, points: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Where on the grid the smoothed values are looked at: the point to the left, and how far beyond it."""
+    """Return where to read the smoothed values: the grid point to the left, and the distance from it in grid steps."""
     place = torch.linspace(0, 1, size, dtype=torch.float64, device=device) * (points - 1)
     index = place.long().clamp(max=points - 2)
     return index, place - index
