@@ -10,6 +10,14 @@ GOLDEN = Path(__file__).parent / "golden" / "losses.json"
 SHARED = Path(os.environ.get("ACLS_SHARED", Path(__file__).parents[2] / "shared"))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Run the tests that share two spawned processes in one worker, so that they are spawned once."""
+    for item in items:
+        if "two_processes" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group(item.module.__name__))
+
+
 @pytest.fixture(scope="session")
 def shared():
     """The folder of real data beside the clone."""

@@ -140,7 +140,6 @@ def two_processes(tmp_path_factory):
     return folder
 
 
-@pytest.mark.xdist_group("loop")
 @pytest.mark.parametrize("name", MEMORIES)
 def test_two_processes_share_a_memory_that_a_checkpoint_restores(two_processes, name):
     (whole, resumed), (other, _) = (
