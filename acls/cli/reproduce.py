@@ -72,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
         wait=args.wait,
         form=args.form,
     )
+    setup.check_data()
     results = []
     for name in names:
         with continued(f"the same command continues at {name}, in {setup.out}"):

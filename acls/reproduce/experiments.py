@@ -198,7 +198,11 @@ EMBEDDED = {
 """Replacements for data sets that are not available: the embedded digits, or images with known truth."""
 
 
+def paper_recipes() -> tuple[str, ...]:
+    """Return the names of the recipes of the paper's experiments."""
+    return tuple(dict.fromkeys(paper for experiment in EXPERIMENTS.values() for paper in experiment.printed))
+
+
 def data_sets() -> tuple[str, ...]:
     """Return the names of the data sets of the paper's experiments, as used in recipes."""
-    recipes = dict.fromkeys(paper for experiment in EXPERIMENTS.values() for paper in experiment.printed)
-    return tuple(dict.fromkeys(find(paper).data.name for paper in recipes))
+    return tuple(dict.fromkeys(find(paper).data.name for paper in paper_recipes()))

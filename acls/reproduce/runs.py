@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from acls.calibrators import Temperature
+from acls.data import load
 from acls.losses import ACLS
 from acls.metrics.batch import Batch
 from acls.metrics.estimates import Estimate
@@ -17,7 +18,7 @@ from acls.metrics.protocols import Protocol
 from acls.options import override, to_plain
 from acls.predictions import Predictions
 from acls.recipes import Recipe, find
-from acls.reproduce.experiments import EMBEDDED, SMALL, MethodLine
+from acls.reproduce.experiments import EMBEDDED, SMALL, MethodLine, paper_recipes
 from acls.spec import Spec
 from acls.storage import write_text
 from acls.study import runs
@@ -60,6 +61,13 @@ class Setup:
         root = self.roots.get(recipe.data.name)
         changes = {"log": (), **self.settings}
         return override(recipe, changes if root is None else {"data.root": root, **changes})
+
+    def check_data(self) -> None:
+        """Open the given data sets, so that a missing or damaged one is an error before the first training."""
+        recipes = (self.recipe(paper) for paper in paper_recipes())
+        given = [recipe.data for recipe in recipes if recipe is not None and recipe.data.name in self.roots]
+        for data in dict.fromkeys(given):
+            load(data)
 
 
 @dataclass(frozen=True)

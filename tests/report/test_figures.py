@@ -11,7 +11,7 @@ from acls.errors import InputError
 from acls.losses import ACLS, CE, MbLS
 from acls.metrics import ClasswiseBins, Suite
 from acls.metrics.distributions import wilson
-from acls.report.figures import regulariser, reliability, segmentation, sweeps
+from acls.report.figures import regulariser, reliability, sweeps
 from acls.report.figures.reliability import smooth_curve
 from acls.report.figures.style import canvas, save, strip_under
 from tests.report.made import confidences, predictions
@@ -31,16 +31,7 @@ def histories(values):
     return [{"epoch": epoch, "val/ece": value} for epoch, value in enumerate(values)]
 
 
-def dense(n=3, side=12, k=3):
-    random = torch.Generator().manual_seed(3)
-    labels = torch.zeros(n, side, side, dtype=torch.long)
-    labels[:, :, side // 2 :] = 1
-    labels[:, 0] = 255
-    return 3 * torch.randn(n, k, side, side, generator=random), labels
-
-
 def prepared(suite):
-    scores, labels = dense()
     found, cells = suite.bins.reliability(), suite.confidences.cells()
     return {
         "reliability": (reliability.draw, reliability.prepare(found, cells)),
@@ -55,8 +46,6 @@ def prepared(suite):
             sweeps.prepare_grid({(0.0, 0.0): [0.05], (0.1, 0.0): [0.02], (0.1, 0.01): [0.03]}),
         ),
         "pareto": (sweeps.draw_front, sweeps.prepare_front({"CE": [(0.9, 0.05)], "ACLS": [(0.91, 0.02)]})),
-        "maps": (segmentation.draw_map, segmentation.prepare_map(scores[0], labels[0], ignore_index=255)),
-        "boundary": (segmentation.draw_boundary, segmentation.prepare_boundary(scores, labels, ignore_index=255)),
     }
 
 
@@ -71,7 +60,7 @@ def test_every_figure_draws_in_every_format_and_leaves_matplotlib_as_it_was(name
     draw(data, ax)
     marks = [*ax.patches, *ax.lines, *ax.collections, *ax.images]
     assert marks, "nothing was drawn"
-    assert name == "maps" or ax.get_xlabel() or name == "classes"
+    assert ax.get_xlabel() or name == "classes"
     for form, start in (("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")):
         save(figure, tmp_path / f"{name}.{form}")
         content = (tmp_path / f"{name}.{form}").read_bytes()
@@ -247,64 +236,6 @@ def test_nothing_on_the_front_is_beaten_and_all_else_is():
     unbeaten = {(q.accuracy, q.ece) for q in found.points if not any(beats(o, q) for o in found.points)}
     assert {(q.accuracy, q.ece) for q in found.front} == unbeaten
     assert [q.accuracy for q in found.front] == sorted(q.accuracy for q in found.front)
-
-
-def test_the_map_is_confidence_minus_correctness_with_holes_where_labels_do_not_count():
-    scores, labels = dense()
-    found = segmentation.prepare_map(scores[0], labels[0], ignore_index=255)
-    soft = scores[0].softmax(0)
-    expected = soft.amax(0) - (soft.argmax(0) == labels[0]).float()
-    assert torch.isnan(found.residual[0]).all()
-    assert torch.allclose(found.residual[1:], expected[1:], atol=1e-6)
-    assert found.confidence - found.accuracy == pytest.approx(float(expected[1:].mean()), abs=1e-5)
-    with pytest.raises(InputError, match=r"\(N, K, H, W\)"):
-        segmentation.top_maps(scores[0], labels[0])
-
-
-def test_distances_are_exact():
-    from scipy.ndimage import distance_transform_edt
-
-    random = np.random.default_rng(2)
-    for shape in ((9, 14), (1, 7), (20, 20)):
-        labels = torch.from_numpy(random.integers(0, 2, shape)).repeat_interleave(3, 0).repeat_interleave(2, 1)
-        edge = np.zeros(labels.shape, bool)
-        grid = labels.numpy()
-        for axis in (0, 1):
-            change = np.diff(grid, axis=axis) != 0
-            ahead, behind = [slice(None)] * 2, [slice(None)] * 2
-            ahead[axis], behind[axis] = slice(1, None), slice(None, -1)
-            edge[tuple(ahead)] |= change
-            edge[tuple(behind)] |= change
-        expected = distance_transform_edt(~edge)
-        assert torch.allclose(segmentation.distance_to_boundary(labels), torch.from_numpy(expected))
-    assert torch.isinf(segmentation.distance_to_boundary(torch.zeros(4, 4).long())).all()
-
-
-def test_groups_by_distance_hold_every_pixel_once_and_their_own_ece():
-    scores, labels = dense(n=4, side=30)
-    found = segmentation.prepare_boundary(scores, labels, ignore_index=255, edges=(0, 2, 6))
-    assert sum(group.n for group in found.groups) == int((labels != 255).sum())
-    distance = torch.stack([segmentation.distance_to_boundary(one) for one in labels])
-    near = (distance < 2) & (labels != 255)
-    first = found.groups[0]
-    assert first.n == int(near.sum())
-    flat = scores.permute(0, 2, 3, 1)[near]
-    assert first.ece == pytest.approx(Suite.of(flat, labels[near]).bins.ece)
-    assert first.accuracy == pytest.approx(float((flat.argmax(1) == labels[near]).double().mean()))
-
-
-def test_the_boundary_interval_is_over_images():
-    """Pixels of an image are right or wrong together: the interval is that of resampled images, not of pixels."""
-    random = np.random.default_rng(0)
-    _, labels = dense(n=40, side=10)
-    right = torch.from_numpy(random.random(40) < 0.7)
-    scores = torch.nn.functional.one_hot(torch.where(labels == 255, 0, labels), 3).permute(0, 3, 1, 2) * 2.0
-    scores[~right] = scores[~right].roll(1, 1)
-    group = segmentation.prepare_boundary(scores, labels, ignore_index=255, edges=(0,)).groups[0]
-    means = [right.numpy()[random.integers(0, 40, 40)].mean() for _ in range(4000)]
-    assert group.half == pytest.approx(1.96 * np.std(means), rel=0.1)
-    as_if_independent = 1.96 * math.sqrt(group.accuracy * (1 - group.accuracy) / group.n)
-    assert group.half > 5 * as_if_independent
 
 
 @pytest.mark.parametrize("form", ["png", "svg", "pdf"])

@@ -123,6 +123,15 @@ def test_what_cannot_be_meant_is_refused(words, told, capsys, tmp_path):
     assert told in capsys.readouterr().err
 
 
+def test_a_data_set_that_cannot_be_opened_is_refused_before_any_training(tmp_path, capsys):
+    """The targets before the one that needs it would run for hours first."""
+    (tmp_path / "cifar10_train.zip").touch()
+    words = ["table1", "table3", "--data", f"cifar10={tmp_path / 'cifar10_train.zip'}", "--out", str(tmp_path / "out")]
+    assert main(["reproduce", *words]) == 2
+    assert "cifar10_train.zip" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.slow
 def test_the_whole_paper_runs_through(tmp_path):
     assert main(["reproduce", "all", "--out", str(tmp_path), *TINY]) == 0
