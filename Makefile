@@ -7,6 +7,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints
 
 PYTHONS ?= 3.11 3.12 3.13
 TESTS ?= tests
+PYTEST := pytest -n 2 --dist loadgroup
 
 .PHONY: help demo test lint types slow matrix bench results docs clean
 help:  ## list the targets
@@ -34,22 +35,18 @@ types: .venv/test-installed  ## static types, strict
 	$(BIN)/mypy
 
 test: lint types  ## lint, types and the whole suite but the slow tests
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m $(PYTEST)
 
 slow: .venv/test-installed  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
 
-# Name of the environment, Python, which versions.
-define TRY
-uv venv --quiet --clear --python $(2) build/matrix/$(1)
-uv pip install --quiet --python build/matrix/$(1) --resolution $(3) -e '.[all,test,wandb,mlflow]'
-build/matrix/$(1)/bin/python -m pytest $(TESTS)
+matrix: $(addprefix matrix-,lowest $(PYTHONS))  ## the suite with the lowest declared versions, then on each Python with the newest; by uv
 
-endef
-
-matrix:  ## the suite with the lowest declared versions, then on each Python with the newest; by uv
-	$(call TRY,lowest,$(firstword $(PYTHONS)),lowest-direct)
-	$(foreach python,$(PYTHONS),$(call TRY,$(python),$(python),highest))
+matrix-%:
+	uv venv --quiet --clear --python $(if $(filter lowest,$*),$(firstword $(PYTHONS)),$*) build/matrix/$*
+	uv pip install --quiet --python build/matrix/$* --resolution $(if $(filter lowest,$*),lowest-direct,highest) \
+	  -e '.[all,test,wandb,mlflow]'
+	build/matrix/$*/bin/python -m $(PYTEST) $(TESTS)
 
 bench: .venv/test-installed  ## ratios against the peers, in one run
 	for script in $(filter-out benchmarks/timing.py benchmarks/memory.py,$(wildcard benchmarks/*.py)); do \

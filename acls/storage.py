@@ -163,7 +163,7 @@ def save_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], me
             of_torch.save_file(plain, temporary, metadata={**meta, CHECKSUMS: json.dumps(sums)})
         except safetensors.SafetensorError as error:
             # safetensors wraps errors of the operating system in its own error, with the number in the message.
-            number = re.search(r"os error (\d+)", str(error))
+            number = re.search(r"(?:os error|code:) (\d+)", str(error))
             if number is None:
                 raise
             raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error

@@ -11,6 +11,7 @@ import torch
 import acls
 from acls.errors import MissingExtra
 from acls.vision import torchvision
+from tests.pins import pinned
 
 PAGE = (Path(__file__).parents[2] / "docs" / "peers.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| (\d\.\d+) \| .*? \| `(.+)` \|$", PAGE, re.M)
@@ -29,6 +30,7 @@ def test_an_answer_is_the_librarys(answer, code):
     if "integrations" in code:
         pytest.importorskip("acls.integrations.torchmetrics", exc_type=ImportError)
     if library != "acls":
+        pinned({"sklearn": "scikit-learn"}.get(library, library))
         for module in {library, ".".join(code.split("(")[0].split(".")[:2])}:
             names[library] = pytest.importorskip(module)
         names[library] = __import__(library)
