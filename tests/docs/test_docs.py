@@ -1,5 +1,6 @@
 """The site builds offline without a warning, and every piece of code on it runs."""
 
+import doctest
 import importlib
 import os
 import re
@@ -21,6 +22,7 @@ runner, methods, calibrators, protocols, text, when, measured = (
     for name in ("runner", "methods", "calibrators", "protocols", "text", "when", "measured")
 )
 WRITTEN = sorted(DOCS.glob("*.md"))
+EXAMPLES = [path for path in sorted((ROOT / "acls").rglob("*.py")) if ">>>" in path.read_text(encoding="utf-8")]
 EXACT = {"confidences"}
 """Pages whose outputs are the same on every machine; elsewhere networks are trained, whose digits depend on it."""
 
@@ -42,6 +44,14 @@ def test_the_code_of_a_methods_page_runs(name):
 @pytest.mark.parametrize("name", calibrators.REGISTRY)
 def test_the_code_of_a_calibrators_page_runs(name):
     runner.run(calibrators.page(name, calibrators.REGISTRY[name]))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_the_examples_in_docstrings_print_what_they_say(path):
+    module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    failed, tried = doctest.testmod(importlib.import_module(module))
+    assert tried
+    assert not failed
 
 
 def test_code_that_fails_or_that_nobody_runs_is_an_error():
