@@ -67,7 +67,7 @@ def _evaluated(found: ModelResults) -> Parts:
         yield from (f"{title}: {verdict(result).text}", "")
         if found.max_error is not None:
             for group, decision in found.decisions(title).items():
-                yield f"{group}: {decision}" if group else str(decision)
+                yield f"group {group}: {decision}" if group else str(decision)
             yield ""
         kind = "confidences" if result.kind == "triples" else result.kind
         yield f"{kind}{classes}, n = {result.n}{left_out}, {found.bins} bins"

@@ -117,3 +117,10 @@ def test_a_threshold_of_one_is_written_with_two_digits(tmp_path, capsys):
     assert code == 0
     assert found["decision"]["accepted"] == 300
     assert found["decision"]["text"].startswith("Accept automatically at or above 1.00: 50 % of the cases")
+
+
+def test_the_decision_on_a_group_names_the_group(tmp_path, capsys):
+    rows = [f"{c},{hit},{task}\n" for task in (0, 1) for c, hit in ((1, 1), (0.5, 0)) for _ in range(300)]
+    (tmp_path / "tasks.csv").write_text("confidence,correct,task\n" + "".join(rows))
+    assert main(["evaluate", str(tmp_path / "tasks.csv"), "--by", "task", "--max-error", "2%"]) == 0
+    assert "group 1: Accept automatically at or above 1.00" in " ".join(capsys.readouterr().out.split())
