@@ -26,6 +26,17 @@ def shared():
     return SHARED
 
 
+@pytest.fixture(scope="session")
+def outputs(request):
+    """The path of a file of real networks' outputs by its name: of those in the clone, else of those beside it."""
+
+    def path(name):
+        here = GOLDEN.parent / "logits" / f"{name}.npz"
+        return here if here.is_file() else request.getfixturevalue("shared") / "data" / "logits" / f"{name}.npz"
+
+    return path
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread():
     # xdist runs a process per core; more threads, also of the processes that tests start, only slow each other down.

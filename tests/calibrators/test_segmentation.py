@@ -14,8 +14,8 @@ PIXELS = 400
 
 
 @pytest.fixture(scope="module")
-def voc(shared):
-    arrays = np.load(shared / "data" / "logits" / "voc2012_espnetv2_pixels.npz")
+def voc(outputs):
+    arrays = np.load(outputs("voc2012_espnetv2_pixels"))
     logits = torch.from_numpy(arrays["logits"].astype(np.float32))
     labels = torch.from_numpy(arrays["labels"].astype(np.int64))
     first = arrays["image_index"] < arrays["image_index"].max() // 2

@@ -159,8 +159,8 @@ def test_golden_temperatures(golden):
         ("resnet56", 2.516, 4.26, 0.88),
     ],
 )
-def test_real_networks(shared, net, temperature, before, after):
-    arrays = np.load(shared / "data" / "logits" / "cifar10_akamaster_resnets.npz")
+def test_real_networks(outputs, net, temperature, before, after):
+    arrays = np.load(outputs("cifar10_akamaster_resnets"))
     logits, target = torch.from_numpy(arrays[net]), torch.from_numpy(arrays["labels"]).long()
     fitted = Temperature().fit(logits[:5000], target[:5000])
     assert float(fitted.temperature) == pytest.approx(temperature, abs=5e-4)

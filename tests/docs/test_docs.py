@@ -72,10 +72,10 @@ def test_an_output_that_no_command_prints_is_an_error():
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "index.md"], ids=["readme", "home"])
-def test_the_sample_at_the_top_is_what_the_command_prints(page, shared, tmp_path, monkeypatch, capsys):
+def test_the_sample_at_the_top_is_what_the_command_prints(page, outputs, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
-    (tmp_path / "resnets.npz").symlink_to(shared / "data" / "logits" / "cifar10_akamaster_resnets.npz")
+    (tmp_path / "resnets.npz").symlink_to(outputs("cifar10_akamaster_resnets"))
     sample = re.search(r"```text\n\$ acls (.*?)\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.S)
     assert main(shlex.split(sample[1])) == 0
     runner.check(sample[2], capsys.readouterr().out)

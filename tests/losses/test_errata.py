@@ -236,8 +236,8 @@ def test_the_released_acls_at_the_papers_lambdas_smooths_by_other_amounts():
     assert at_predicted == pytest.approx(4 / 3)
 
 
-def test_on_real_logits_the_released_acls_smooths_by_less_than_twice_the_printed_amount(shared):
-    z = np.load(shared / "data/logits/cifar10_akamaster_resnets.npz")["resnet56"].astype(np.float64)
+def test_on_real_logits_the_released_acls_smooths_by_less_than_twice_the_printed_amount(outputs):
+    z = np.load(outputs("cifar10_akamaster_resnets"))["resnet56"].astype(np.float64)
     top, low = z.max(1), z.min(1)
     medians = [np.median((2 * (top - m) / (top - low - m))[top > m]) for m in (6, 10)]
     assert medians == pytest.approx([1.28, 1.10], abs=0.005)

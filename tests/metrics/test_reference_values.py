@@ -81,10 +81,6 @@ def test_golden_segmentation(golden, golden_maps, case, name, images):
         assert numbers["classwise_ece" if metric == "cece" else metric] == close(value), metric
 
 
-def load(shared, name):
-    return np.load(shared / "data" / "logits" / f"{name}.npz")
-
-
 # The table's percentages were rounded to three decimals before two (5.0845 became 5.085, then 5.09).
 PERCENT = 0.0056
 
@@ -102,8 +98,8 @@ def percent(value):
         ("resnet56", 6.61, 4.65, 4.64, 0.3458),
     ],
 )
-def test_cifar10_resnets(shared, net, error, ece, aece, nll):
-    data = load(shared, "cifar10_akamaster_resnets")
+def test_cifar10_resnets(outputs, net, error, ece, aece, nll):
+    data = np.load(outputs("cifar10_akamaster_resnets"))
     numbers = PROTOCOLS["aece-reference"].measure(torch.tensor(data[net]), torch.tensor(data["labels"]))
     assert 100 * (1 - numbers["accuracy"]) == pytest.approx(error, abs=1e-9)
     assert 100 * numbers["ece"] == percent(ece)
@@ -123,8 +119,8 @@ def test_cifar10_resnets(shared, net, error, ece, aece, nll):
         ("cifar10_vgg16_verified_probs", "probs", 93.59, 3.98, 3.97),
     ],
 )
-def test_networks_of_others(shared, file, model, accuracy, ece, aece):
-    data = load(shared, file)
+def test_networks_of_others(outputs, file, model, accuracy, ece, aece):
+    data = np.load(outputs(file))
     probs = data["probs"][list(data["models"]).index(model)] if "models" in data else data[model]
     labels = torch.tensor(data["labels"]).long()
     numbers = PROTOCOLS["aece-reference"].measure(torch.tensor(probs), labels, kind="probs")
@@ -134,8 +130,8 @@ def test_networks_of_others(shared, file, model, accuracy, ece, aece):
         assert 100 * numbers["accuracy"] == pytest.approx(accuracy, abs=1e-9)
 
 
-def test_voc_pixels_under_every_protocol(shared):
-    data = load(shared, "voc2012_espnetv2_pixels")
+def test_voc_pixels_under_every_protocol(outputs):
+    data = np.load(outputs("voc2012_espnetv2_pixels"))
     logits, labels, image = (torch.tensor(data[name]) for name in ("logits", "labels", "image_index"))
     numbers = PROTOCOLS["pooled"].measure(logits, labels)
     assert 100 * numbers["accuracy"] == percent(92.18)

@@ -55,8 +55,8 @@ PRINTED = 0.0051 + 0.0005  # two decimals of percent, two of the table's values 
 
 
 @pytest.mark.parametrize(("name", "options", "accuracy", "ece", "nll"), REAL)
-def test_real_networks_show_their_known_numbers(shared, numbers, name, options, accuracy, ece, nll):
-    path = shared / "data" / "logits" / f"{name}.npz"
+def test_real_networks_show_their_known_numbers(outputs, numbers, name, options, accuracy, ece, nll):
+    path = outputs(name)
     if name == "cifar10_widmann_14nets_probs":
         options = ["--probs", f"probs[{np.load(path)['models'].tolist().index(options[0])}]"]
     found = numbers(path, *options)
@@ -429,8 +429,8 @@ def test_missing_groups_and_wrong_options_are_bad_input(tmp_path, evaluate):
         ("voc2012_espnetv2_pixels", [], 0.39),
     ],
 )
-def test_the_reference_rule_gives_the_known_adaptive_ece(shared, evaluate, name, option, aece):
-    path = shared / "data" / "logits" / f"{name}.npz"
+def test_the_reference_rule_gives_the_known_adaptive_ece(outputs, evaluate, name, option, aece):
+    path = outputs(name)
     found = json.loads(evaluate(path, *option, "--json", "--protocol", "aece-reference").out)
     assert 100 * found["protocols"]["aece-reference"]["aece"] == pytest.approx(aece, abs=PRINTED)
 

@@ -174,13 +174,12 @@ def test_the_overlap_is_found_in_a_sample_when_there_are_too_many_rows_to_keep(m
         ("cifar10_vgg16_verified_probs", {}),
     ],
 )
-def test_real_networks_are_not_accused(shared, name, columns):
-    path = shared / "data" / "logits" / f"{name}.npz"
-    assert examine(open_batches(path, Columns(**columns), check=False)).findings == []
+def test_real_networks_are_not_accused(outputs, name, columns):
+    assert examine(open_batches(outputs(name), Columns(**columns), check=False)).findings == []
 
 
-def test_a_segmentation_sample_has_true_notes_only(shared):
-    path = shared / "data" / "logits" / "voc2012_espnetv2_pixels.npz"
+def test_a_segmentation_sample_has_true_notes_only(outputs):
+    path = outputs("voc2012_espnetv2_pixels")
     diagnosis = examine(open_batches(path, check=False))
     assert {f.name for f in diagnosis.findings} <= {"missing-class", "never-predicted"}
     labels = np.load(path)["labels"]

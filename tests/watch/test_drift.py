@@ -155,9 +155,9 @@ def test_the_commands_defaults_are_the_functions(files, capsys):
     assert [told[name] for name in ("alpha", "psi_alarm", "drop_alarm", "label_alarm")] == list(vars(Limits()).values())
 
 
-def test_real_networks_shift_is_found(shared):
+def test_real_networks_shift_is_found(outputs):
     """Half of a real network's test set against the other half, and against the same with half the logits."""
-    p = Predictions.load(shared / "data" / "logits" / "cifar10_akamaster_resnets.npz", logits="resnet20")
+    p = Predictions.load(outputs("cifar10_akamaster_resnets"), logits="resnet20")
     order = torch.randperm(len(p), generator=torch.Generator().manual_seed(0))
     first, second = p[order[::2]], p[order[1::2]]
     assert not drift(first, second).alarm
