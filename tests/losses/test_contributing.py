@@ -41,6 +41,7 @@ def test_the_example_passes_lint_and_the_battery_in_a_copy_of_the_package(run):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)  # the tests of all losses, one after the other
 def test_the_example_passes_types_and_all_tests_that_go_over_the_losses(run):
     run("mypy", "acls/losses/modest.py")
     run(*PYTEST, "tests/contract", "tests/losses", "tests/test_spec.py", "tests/test_layers.py", "tests/cli")
