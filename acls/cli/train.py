@@ -53,7 +53,9 @@ def run(args: argparse.Namespace) -> int:
         if recipe is None:
             result = resume(args.resume, **how)
         elif args.dry_run:
-            print(make_plan(replace(recipe, log=())))
+            plan = make_plan(replace(recipe, log=()))
+            if distributed.rank() == 0:
+                print(plan)
             return 0
         else:
             result = fit(recipe, args.out, **how)

@@ -80,9 +80,9 @@ class Ray(Engine):
     def map(self, function: Callable[[T], R], tasks: Sequence[T]) -> Generator[tuple[int, R], None, None]:
         ray: Any = require("ray", extra="cluster")
         started = not ray.is_initialized()
-        _connected(self.address, **({} if self.address else {"num_cpus": self.workers * self.threads}))
-        gpus = 1 if ray.cluster_resources().get("GPU") else 0
-        remote = ray.remote(num_cpus=self.threads, num_gpus=gpus, max_retries=0)(_on_ray)
+        _connected(self.address, **({} if self.address else {"num_cpus": max(self.workers, self.devices) * self.threads}))
+        gpus = self.devices if ray.cluster_resources().get("GPU") else 0
+        remote = ray.remote(num_cpus=self.threads * self.devices, num_gpus=gpus, max_retries=0)(_on_ray)
         lost = (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError, ray.exceptions.NodeDiedError)
         running: dict[Any, int] = {}
         with contextlib.ExitStack() as stack:
@@ -92,7 +92,7 @@ class Ray(Engine):
 
             def begin(number: int) -> None:
                 home = post.of(number, tasks[number])
-                running[remote.remote(function, tasks[number], self.threads, home)] = number
+                running[remote.remote(function, tasks[number], self.threads * self.devices, home)] = number
 
             def finished() -> Iterator[tuple[int, Any]]:
                 done, _ = ray.wait(list(running), num_returns=1, timeout=1.0)
@@ -112,7 +112,7 @@ class Ray(Engine):
                         yield number, result
 
             try:
-                yield from work_off(begin, finished, len(tasks), self.workers)
+                yield from work_off(begin, finished, len(tasks), self.at_once)
             finally:
                 for reference in running:
                     ray.cancel(reference)  # like Ctrl-C: training saves its state

@@ -18,7 +18,7 @@ import traceback
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import connection
 from typing import Any, TypeVar
 
@@ -47,7 +47,14 @@ class Engine(ABC):
 
     workers: int
     threads: int
-    """Number of threads per worker."""
+    """Number of threads per device of a worker."""
+    devices: int = field(default=1, kw_only=True)
+    """Number of GPUs, or of processes on a CPU, that each task uses; 0 for all GPUs that this process may use."""
+
+    @property
+    def at_once(self) -> int:
+        """The number of tasks that run at the same time."""
+        return max(1, self.workers // max(1, self.devices))
 
     @abstractmethod
     def map(self, function: Callable[[T], R], tasks: Sequence[T]) -> Generator[tuple[int, R], None, None]:
@@ -84,7 +91,9 @@ def cores() -> int:
 
 @dataclass(frozen=True)
 class Local(Engine):
-    """Processes on this machine, each with a pipe to this process; on a machine with GPUs, each has its own GPU."""
+    """Processes on this machine, each with a pipe to this process; on a machine with GPUs, each has its own GPUs."""
+
+    tries: int = field(default=TRIES, kw_only=True)
 
     def map(self, function: Callable[[T], R], tasks: Sequence[T]) -> Generator[tuple[int, R], None, None]:
         idle: list[_Worker] = []
@@ -92,7 +101,7 @@ class Local(Engine):
 
         def begin(number: int) -> None:
             taken = {worker.slot for worker in (*idle, *(worker for worker, _ in busy.values()))}
-            worker = idle.pop() if idle else _Worker(function, min({*range(self.workers)} - taken), self.threads)
+            worker = idle.pop() if idle else _Worker(function, min({*range(self.at_once)} - taken), self)
             busy[worker.pipe] = worker, number
             with contextlib.suppress(BrokenPipeError):  # a dead worker is detected when its result is read
                 worker.pipe.send(tasks[number])
@@ -114,7 +123,7 @@ class Local(Engine):
                 yield number, value
 
         try:
-            yield from work_off(begin, finished, len(tasks), self.workers)
+            yield from work_off(begin, finished, len(tasks), self.at_once, self.tries)
         finally:
             _dismiss(idle, [worker for worker, _ in busy.values()])
 
@@ -136,7 +145,11 @@ class Lost:
 
 
 def work_off(
-    begin: Callable[[int], None], finished: Callable[[], Iterable[tuple[int, Any]]], count: int, workers: int
+    begin: Callable[[int], None],
+    finished: Callable[[], Iterable[tuple[int, Any]]],
+    count: int,
+    workers: int,
+    most: int = TRIES,
 ) -> Generator[tuple[int, Any], None, None]:
     """Start a task for each free worker, and yield the results; a task whose worker was lost is started again.
 
@@ -156,23 +169,24 @@ def work_off(
                 yield number, result
                 continue
             _log.info("the worker of task %d is lost: %s", number + 1, result.how)
-            if tries[number] == TRIES:
+            if tries[number] == most:
                 raise WorkerLost(
-                    f"task {number + 1} was begun {TRIES} times, and each time its worker died, the last with "
+                    f"task {number + 1} was begun {most} time{'s' * (most > 1)}, and each time its worker died, the last with "
                     f"{result.how}; if that is for want of memory, fewer --workers may help"
                 )
             waiting.appendleft(number)
 
 
 class _Worker:
-    """A process that runs one task at a time, with its own GPU if there are any."""
+    """A process that runs one task at a time, with its own GPUs if there are any."""
 
-    def __init__(self, function: Callable[[Any], Any], slot: int, threads: int) -> None:
-        context, devices = multiprocessing.get_context("spawn"), _gpus() or [""]
+    def __init__(self, function: Callable[[Any], Any], slot: int, engine: Local) -> None:
+        context, gpus, share = multiprocessing.get_context("spawn"), _gpus(), engine.devices
+        own = dict.fromkeys(gpus[number % len(gpus)] for number in range(slot * share, (slot + 1) * share) if gpus)
         self.slot = slot
         self.pipe, theirs = context.Pipe()
         # Not a daemon: a daemon may not have child processes, and data loaders use them.
-        arguments = (function, theirs, threads, devices[slot % len(devices)])
+        arguments = (function, theirs, engine.threads * max(1, share), ",".join(own))
         self.process = context.Process(target=_work, args=arguments, daemon=False)
         self.process.start()
         theirs.close()
@@ -202,14 +216,14 @@ def _dismiss(idle: Sequence[_Worker], busy: Sequence[_Worker]) -> None:
         raise
 
 
-def _work(function: Callable[[Any], Any], pipe: connection.Connection, threads: int, device: str) -> None:
+def _work(function: Callable[[Any], Any], pipe: connection.Connection, threads: int, devices: str) -> None:
     """Run tasks until the pipe closes."""
     # Ignore Ctrl-C: this process is in the same group, but the parent handles it and asks for one stop.
     with contextlib.suppress(PermissionError):
         os.setsid()
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    if device:
-        os.environ["CUDA_VISIBLE_DEVICES"] = device
+    if devices:
+        os.environ["CUDA_VISIBLE_DEVICES"] = devices
     torch.set_num_threads(threads)
     with contextlib.suppress(EOFError, ConnectionResetError, BrokenPipeError, KeyboardInterrupt):
         while True:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -18,8 +20,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from acls.calibrators import Calibrator, make_calibrator
-from acls.errors import InputError
+from acls.errors import InputError, require
 from acls.metrics.bins import BINS
 from acls.metrics.catalogue import CATALOGUE
 from acls.metrics.estimates import Estimate
@@ -31,7 +35,7 @@ from acls.results import Result, evaluate
 from acls.results.keeping import kept
 from acls.spec import Spec, parse, written
 from acls.storage import hold
-from acls.study.engine import Engine
+from acls.study.engine import Engine, Local
 from acls.study.methods import decided_by, methods_of
 from acls.study.store import SUMMARY, TEST, VAL, Row, RunFiles, Store, calibrator_file, file_name, kept_file
 from acls.train import Given, RunFolder, TrainingStopped, fit, resume
@@ -108,7 +112,8 @@ def run_study(cells: Sequence[Cell], engine: Engine, *, wait: bool = False, show
         _check_settings(cells, store.rows())
         rest = missing(cells, store.rows())
         progress = Progress(rest)
-        with progress.shown(show=show), closing(engine.map(run_cell, rest)) as results:
+        mapped = replace(engine, devices=cells[0].recipe.devices).map(run_cell, rest)
+        with progress.shown(show=show), closing(mapped) as results:
             for number, result in results:
                 if isinstance(result, Failed):
                     failed.append(result)
@@ -200,14 +205,33 @@ def run_cell(cell: Cell) -> list[Row] | Failed:
     folder = RunFolder(cell.place)
     folder.path.mkdir(parents=True, exist_ok=True)
     with hold(folder.path / ".lock", wait=True):  # a worker of a killed study may not have ended yet
-        try:
-            if not folder.recipe.exists():
-                fit(cell.recipe, folder.path, show=False, given=cell.given)
-            elif not folder.summary.exists():
-                resume(folder.path, show=False, given=cell.given)
-        except TrainingStopped as error:
-            return Failed(cell.method, cell.recipe.seed, str(error))
+        fresh, finished = not folder.recipe.exists(), folder.summary.exists()
+    devices = (cell.recipe if fresh else load_recipe(folder.recipe)).devices
+    try:
+        if not finished and devices == 1:
+            _train((cell, fresh, {}))
+        elif not finished:
+            port = require("lightning_fabric.plugins.environments.lightning", extra="train").find_free_network_port()
+            # What torchrun would set: Lightning would start this command again for each process.
+            told = {"WORLD_SIZE": devices, "LOCAL_WORLD_SIZE": devices, "MASTER_ADDR": "127.0.0.1"}
+            told |= {"MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "acls"}
+            ranks = [(cell, fresh, told | {"RANK": rank, "LOCAL_RANK": rank}) for rank in range(devices)]
+            together = Local(devices, max(1, torch.get_num_threads() // devices), devices=0, tries=1)
+            deque(together.map(_train, ranks), maxlen=0)
+    except TrainingStopped as error:
+        return Failed(cell.method, cell.recipe.seed, str(error))
+    with hold(folder.path / ".lock", wait=True):
         return _rows(cell)
+
+
+def _train(task: tuple[Cell, bool, dict[str, Any]]) -> None:
+    """Train a cell, or continue it if it is not fresh, in one process or, told by the environment, as one of several."""
+    cell, fresh, environment = task
+    os.environ |= {name: str(value) for name, value in environment.items()}
+    if fresh:
+        fit(cell.recipe, cell.place, show=False, given=cell.given, wait=True)
+    else:
+        resume(cell.place, show=False, given=cell.given, wait=True)
 
 
 def outputs(folder: str | Path, row: Row) -> Predictions:

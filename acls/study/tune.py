@@ -293,7 +293,7 @@ def _train(
     Unlike `acls.train.fit`, this does not measure on the test part.
     """
     with isolated():
-        session = Session(recipe)
+        session = Session(replace(recipe, devices=1))
         # The folder contains the run of another trial if the database was deleted but the folders were not.
         if folder.recipe.exists() and _essential(load_recipe(folder.recipe)) != _essential(recipe):
             folder.resume.unlink(missing_ok=True)

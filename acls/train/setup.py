@@ -80,6 +80,8 @@ def make_fabric(recipe: Recipe) -> Any:
     if "LOCAL_WORLD_SIZE" in os.environ:  # started by torchrun, whose settings take precedence
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
         nodes = int(os.environ["WORLD_SIZE"]) // devices
+    if not on_cpu and devices > (most := max(1, torch.cuda.device_count())):
+        raise InputError(f"--devices: expected at most {most}, the GPUs that torch sees here, got {devices}")
     settings: dict[str, Any] = {"precision": _FORMATS[recipe.precision]}
     if recipe.precision == "fp16" and on_cpu:
         # Fabric replaces fp16 by bf16 on a CPU, although autocast and torch's scaler work there.

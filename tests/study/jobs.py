@@ -89,3 +89,8 @@ def count_on(task):
     count = int((task.place / "count").read_text()) + task.more
     (task.place / "count").write_text(str(count))
     return count, task.place
+
+
+def visible(_):
+    time.sleep(0.5)  # so that the other worker takes a task, too
+    return os.environ.get("CUDA_VISIBLE_DEVICES"), torch.get_num_threads()

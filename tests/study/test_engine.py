@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from contextlib import closing, suppress
+from dataclasses import replace
 
 import pytest
 
@@ -52,6 +53,16 @@ def test_the_users_number_of_threads_is_kept(monkeypatch):
     assert engine.threads == 3
     assert dict(engine.map(jobs.threads, [None])) == {0: (3, "3")}
     assert dict(Local(workers=1, threads=2).map(jobs.threads, [None])) == {0: (2, "3")}
+
+
+@pytest.mark.parametrize(("devices", "shares"), [(2, {"4,5", "6,7"}), (3, {"4,5,6"}), (4, {"4,5,6,7"})])
+def test_a_task_on_several_gpus_has_its_own(monkeypatch, devices, shares):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    engine = replace(make_engine("local"), devices=devices)
+    assert engine.at_once == 4 // devices
+    found = dict(engine.map(jobs.visible, [0] * len(shares))).values()
+    assert set(found) == {(share, devices) for share in shares}
 
 
 def test_a_killed_worker_is_replaced_and_its_task_tried_again(tmp_path):

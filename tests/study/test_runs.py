@@ -1,10 +1,12 @@
 """The runs of a study: every cell once, whatever happens in between, each number with its protocol."""
 
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,12 +19,13 @@ from acls.metrics import Suite
 from acls.recipes import LossOptions
 from acls.report.results import results_table
 from acls.study import runs
-from acls.study.engine import make_engine
+from acls.study.engine import Local, make_engine
 from acls.study.runs import Progress, chosen, epochs_of, missing, outputs, plan, run_cell, run_study
 from acls.study.store import Store
 from acls.train import TrainingStopped
 from acls.train.session import Session
 from tests.study.quick import HERE, cells, timeless
+from tests.study.test_engine import alive, wait_for
 from tests.train.quick import digits, maps
 
 
@@ -277,3 +280,51 @@ def test_progress_names_method_seed_and_epoch(tmp_path):
     assert progress.look() == (43, "1/3 runs, CE, seed 2, epoch 14/30")
     progress.finished |= {"CE-2", "CE-3"}
     assert progress.look() == (90, "3/3 runs")
+
+
+SEVERAL = {"methods": "CE", "seeds": (1,), "posthoc": "none", "devices": 2}
+
+
+@pytest.mark.slow
+def test_a_cell_on_two_devices_trains_once_in_two_processes(tmp_path):
+    """Lightning's launcher would start the command of the study again, as the second process."""
+    for folder, changes in (("two", {}), ("one", {"devices": 1})):
+        assert run_study(cells(tmp_path / folder, **(SEVERAL | {"batch": 63} | changes)), Local(2, 1)) == []
+    (two,), (one,) = (Store(tmp_path / folder).rows() for folder in ("two", "one"))
+    assert two.result["nll"] == pytest.approx(one.result["nll"], rel=1e-3)
+    assert two.result["accuracy"] == pytest.approx(one.result["accuracy"], abs=0.01)
+    summary = tmp_path / "two" / two.run / "summary.json"
+    summary.unlink()
+    run_cell(cells(tmp_path / "two", **(SEVERAL | {"batch": 63, "devices": 1}))[0])  # goes on as it was begun
+    assert summary.exists()
+
+
+@pytest.mark.slow
+def test_what_one_of_two_processes_raises_is_the_error_of_the_cell(tmp_path):
+    (failed,) = run_study(cells(tmp_path, **SEVERAL, optim=replace(digits().optim, lr=1e30), clip=None), HERE)
+    assert "no longer finite" in failed.why
+    with pytest.raises(InputError, match="cannot be chosen by 'eec'"):
+        run_study(cells(tmp_path / "other", **SEVERAL, select="eec"), HERE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
+def test_an_interrupted_study_leaves_none_of_its_processes(tmp_path, how, code):
+    words = ["compare", "digits_cnn", "--methods", "CE", "--seeds", "1", "--epochs", "10000", "--devices", "2", "--quiet"]
+    command = [sys.executable, "-m", "acls", *words, "--out", str(tmp_path / "out")]
+    mark = f"ACLS_TEST={tmp_path}"
+    process = subprocess.Popen(command, env=os.environ | dict([mark.split("=")]))
+
+    def ours():
+        found = []
+        for place in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if mark.encode() in (place / "environ").read_bytes() and alive(int(place.name)):
+                    found.append(place.name)
+        return found
+
+    wait_for(lambda: epochs_of(tmp_path / "out" / "runs" / "CE-1" / "metrics.csv"), 120)
+    assert len(ours()) >= 4  # the command, its worker, and two that train
+    process.send_signal(how)
+    assert process.wait(timeout=60) == code
+    wait_for(lambda: not ours())
