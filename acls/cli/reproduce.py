@@ -3,14 +3,15 @@
 ACLS is trained in the authors' own form, on which the paper's claims are judged, and as Eq. 13. Each claim gets a
 verdict from our own runs: reproduced, not reproduced, or undecided at this n. ``--scale mini``
 trains small versions for a CPU on the available data, or on embedded data if there is none; ``--scale paper``
-follows the full protocols. Tables share their runs, and finished runs are not trained again. Any setting of the recipes
-can be changed, for example with ``--epochs 5``.
+follows the full protocols and needs all data sets of the targets. There, ``--devices`` applies to ImageNet, which is
+trained on four GPUs. Tables share their runs, and finished runs are not trained again. Any setting of the recipes can
+be changed, for example with ``--epochs 5``.
 
 Examples:
   acls reproduce figure1 table2
   acls reproduce table5 --data tiny_imagenet=tiny_imagenet_20c.zip --seeds 3
   acls reproduce all --scale mini --seeds 2 --epochs 2
-  acls reproduce table3 --scale paper --data cifar10=DIR --data imagenet=DIR
+  acls reproduce table3 --scale paper --data cifar10=DIR --data tiny_imagenet=DIR --data imagenet=DIR
 
 """
 
@@ -35,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scale", choices=("mini", "paper"), default="mini", help=scale)
     data = "where a data set is; repeatable"
     parser.add_argument("--data", action="append", default=[], metavar="NAME=PATH", help=data)
-    parser.add_argument("--loss.form", dest="form", metavar="FORM", help="a further form of ACLS in every table")
+    parser.add_argument("--loss.form", dest="form", metavar="FORM", help="a further form of ACLS, in all but figures 1 and 2")
     parser.add_argument("--seeds", type=number(int, "[1, 1000]"), default=3, help="runs of each method")
     parser.add_argument("--out", default="reproduced", metavar="DIR", help="folder of the runs, tables and figures")
     add_shared(parser, "json", "engine", "address", "workers", "wait", "force", quiet="no progress bar, no tables")
@@ -46,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Reproduce the named tables and figures in the given order."""
-    from acls.reproduce import Setup, reproduce
+    from acls.reproduce import Setup, papers_of, reproduce
     from acls.reproduce.claims import NAME
 
     names = list(NAMES) if args.names == ["all"] else args.names
@@ -72,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         wait=args.wait,
         form=args.form,
     )
-    setup.check_data()
+    setup.check_data(paper for name in names for paper in papers_of(name))
     results = []
     for name in names:
         with continued(f"the same command continues at {name}, in {setup.out}"):

@@ -71,7 +71,7 @@ def imagenet_resnet50() -> Recipe:
 
     Measured on 40 of the 50 validation images per class; the other 10 select the checkpoint. The paper does not specify
     warm-up, minimum learning rate and weight decay of biases; they follow Liu et al. (CALS, CVPR 2023).
-    Uses four GPUs, as in the paper; the batch is shared by them. ``acls train imagenet_resnet50 --root DIR --loss ACLS``
+    Uses four GPUs, as in the paper, which share each batch. ``acls train imagenet_resnet50 --root DIR --loss ACLS``
     """
     return Recipe(
         data=replace(STREAMED, name="imagenet", scale=0.08, jitter=0.4, erase=0.25, workers=8),

@@ -110,19 +110,19 @@ SCALINGS = {"grid of 0.1 by ECE": Temperature(objective="ece", grid=True), "NLL"
 def lines_of(rows: Iterable[str], form: str | None = None) -> dict[str, MethodLine]:
     """Return the lines for the rows of the paper, by label; ACLS has one line per form in `FORMS` and for ``form``."""
     found: dict[str, MethodLine] = {}
-    forms = dict(FORMS) if form is None or form in FORMS.values() else {**FORMS, form: form}
     for row in rows:
         if row == "CE + TS":
             found |= {f"{row} ({name})": MethodLine(Spec("CE"), scaling, row=row) for name, scaling in SCALINGS.items()}
         else:
-            found |= in_forms(row, replace(LINES[row], row=row), forms)
+            found |= in_forms(row, replace(LINES[row], row=row), form)
     return found
 
 
-def in_forms(label: str, line: MethodLine, forms: Mapping[str, str] = FORMS) -> dict[str, MethodLine]:
-    """Return a line of ACLS in each form; a line of another method is unchanged."""
+def in_forms(label: str, line: MethodLine, form: str | None = None) -> dict[str, MethodLine]:
+    """Return a line of ACLS in each form of `FORMS` and in ``form``; a line of another method is unchanged."""
     if line.method.name != "ACLS":
         return {label: line}
+    forms = dict(FORMS) if form is None or form in FORMS.values() else {**FORMS, form: form}
     return {
         f"{label} ({name})": replace(line, method=Spec("ACLS", {**line.method.fields, "form": form}), form=name)
         for name, form in forms.items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 
 from acls.calibrators import Temperature
 from acls.data import load
+from acls.errors import InputError
 from acls.losses import ACLS
 from acls.metrics.batch import Batch
 from acls.metrics.estimates import Estimate
@@ -18,7 +19,7 @@ from acls.metrics.protocols import Protocol
 from acls.options import override, to_plain
 from acls.predictions import Predictions
 from acls.recipes import Recipe, find
-from acls.reproduce.experiments import EMBEDDED, SMALL, MethodLine, paper_recipes
+from acls.reproduce.experiments import EMBEDDED, SMALL, MethodLine
 from acls.spec import Spec
 from acls.storage import write_text
 from acls.study import runs
@@ -59,14 +60,23 @@ class Setup:
             at_hand = recipe.data.name in self.roots
             recipe = find(SMALL[paper] if at_hand else EMBEDDED[paper])
         root = self.roots.get(recipe.data.name)
-        changes = {"log": (), **self.settings}
+        # At the paper's size, a number of devices is for the recipes that the paper trained on several GPUs.
+        kept = self.scale == "mini" or recipe.devices > 1
+        changes = {"log": (), **{name: value for name, value in self.settings.items() if kept or name != "devices"}}
         return override(recipe, changes if root is None else {"data.root": root, **changes})
 
-    def check_data(self) -> None:
-        """Open the given data sets, so that a missing or damaged one is an error before the first training."""
-        recipes = (self.recipe(paper) for paper in paper_recipes())
-        given = [recipe.data for recipe in recipes if recipe is not None and recipe.data.name in self.roots]
-        for data in dict.fromkeys(given):
+    def check_data(self, papers: Iterable[str]) -> None:
+        """Open the data sets of the paper's recipes, so that a missing one is an error before the first training.
+
+        At the paper's size, all must be given; otherwise embedded data replaces those that are not.
+        """
+        recipes = (self.recipe(paper) for paper in papers)
+        needed = dict.fromkeys(recipe.data for recipe in recipes if recipe is not None)
+        given = [data for data in needed if data.name in self.roots]
+        if self.scale == "paper" and (lacking := {data.name: data for data in needed if data not in given}):
+            flags = " ".join(f"--data {name}=PATH" for name in lacking)
+            raise InputError(f"--scale paper needs the data sets of the paper: add {flags}")
+        for data in given:
             load(data)
 
 

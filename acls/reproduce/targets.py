@@ -40,6 +40,7 @@ FIRST, SECOND = FORMS
 NEAR = 0.1
 """Largest difference between a share of samples and the paper's value that counts as reproduced."""
 _TINY = ("tiny_imagenet_resnet50",)
+_FIGURE_2 = (*_TINY, "imagenet_resnet50")
 STEPS = 50
 """Largest number of training batches for counting the predictions that a step changes."""
 
@@ -110,6 +111,13 @@ class Reproduced:
                 self.failed += study.run()
             self.parts.append(f"## {study.regime} (in the paper: {paper})")
             yield paper, study, "" if again == paper else again
+
+
+def papers_of(name: str) -> tuple[str, ...]:
+    """Return the names of the paper's recipes that a target trains."""
+    if name in experiments.EXPERIMENTS:
+        return tuple(experiments.EXPERIMENTS[name].printed)
+    return {"table2": (), "figure1": (), "figure2": _FIGURE_2}.get(name, _TINY)
 
 
 def reproduce(name: str, setup: Setup) -> Reproduced:
@@ -294,9 +302,10 @@ def _table2(result: Reproduced) -> None:
 def _figure1(result: Reproduced) -> None:
     result.parts.append(
         "The label that each kind of method trains an overconfident prediction towards, found by autograd. Panels (a) "
-        "to (f) are the paper's; (g) is ACLS, and (h) and (i) show what the label of the predicted class is lowered "
-        "by: a parabola in the confidence for MDCA and CRL, so 0 where the network is surest, and a line in the logit "
-        "gap for ACLS."
+        "to (f) are the paper's; (e) has f of MDCA at the predicted class (top) and at each of the others (bottom), by "
+        "the probability of the class. Panel (g) is ACLS as in Eq. 13, and (h) and (i) show what the label of the "
+        "predicted class is lowered by: a parabola in the confidence for MDCA and CRL, so 0 where the network is "
+        "surest, and a line in the logit gap for ACLS."
     )
     result.keep(regulariser.smoothing_figure())
 
@@ -306,7 +315,7 @@ def _figure2(result: Reproduced) -> None:
     result.parts.append(
         f"Of the first seed; ACLS is the {FIRST}. Bars of accuracy have 95 % intervals, and so has each ECE."
     )
-    for _, study, _ in result.trained((*_TINY, "imagenet_resnet50"), lines_of(rows)):
+    for _, study, _ in result.trained(_FIGURE_2, lines_of(rows)):
         figure, axes = canvas(1, len(rows), width=2.1 * len(rows), height=2.6)
         for label, ax in zip(rows, axes, strict=True):
             found = study.rows(label_of(study.lines, label, FIRST))
@@ -359,11 +368,9 @@ def _figure3(result: Reproduced) -> None:
 
 
 def _figure_a(result: Reproduced) -> None:
-    lines = {
-        label: line
-        for m in experiments.MARGINS
-        for label, line in in_forms(f"margin {m:g}", MethodLine(Spec("ACLS", {"margin": m}), row=f"{m:g}")).items()
-    }
+    lines = dict[str, MethodLine]()
+    for m in experiments.MARGINS:
+        lines |= in_forms(f"margin {m:g}", MethodLine(Spec("ACLS", {"margin": m}), row=f"{m:g}"), result.setup.form)
     for _, study, _ in result.trained(_TINY, lines):
         shown = Table(["margin", "form", "acc", "ECE", "95 %", "seeds"], align="ll")
         curves: dict[str, dict[float, list[float]]] = {}
@@ -400,7 +407,7 @@ def altered(run: Path) -> float:
     """Return the share of training samples whose prediction the regulariser changes in one step, after training."""
     folder, recipe = open_run(run)
     with isolated():
-        session = Session(recipe)
+        session = Session(replace(recipe, devices=1))
         restore(session, load_state(folder.resume))
         before = copy.deepcopy((session.model.state_dict(), session.optimizer.state_dict(), session.loss.state_dict()))
         plain = make_loss("CE", ignore_index=session.data.void).to(session.fabric.device)

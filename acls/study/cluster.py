@@ -80,7 +80,8 @@ class Ray(Engine):
     def map(self, function: Callable[[T], R], tasks: Sequence[T]) -> Generator[tuple[int, R], None, None]:
         ray: Any = require("ray", extra="cluster")
         started = not ray.is_initialized()
-        _connected(self.address, **({} if self.address else {"num_cpus": max(self.workers, self.devices) * self.threads}))
+        processes = max(self.workers, self.devices)
+        _connected(self.address, **({} if self.address else {"num_cpus": processes * self.threads}))
         gpus = self.devices if ray.cluster_resources().get("GPU") else 0
         remote = ray.remote(num_cpus=self.threads * self.devices, num_gpus=gpus, max_retries=0)(_on_ray)
         lost = (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError, ray.exceptions.NodeDiedError)

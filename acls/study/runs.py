@@ -225,7 +225,7 @@ def run_cell(cell: Cell) -> list[Row] | Failed:
 
 
 def _train(task: tuple[Cell, bool, dict[str, Any]]) -> None:
-    """Train a cell, or continue it if it is not fresh, in one process or, told by the environment, as one of several."""
+    """Train a cell, or continue it if it is not fresh, as one of several processes if the environment says so."""
     cell, fresh, environment = task
     os.environ |= {name: str(value) for name, value in environment.items()}
     if fresh:

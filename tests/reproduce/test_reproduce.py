@@ -1,7 +1,9 @@
 """The paper by name, at the smallest size: every table and figure comes out, from runs that are shared."""
 
 import fcntl
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,12 +14,13 @@ from acls.losses import ACLS, table
 from acls.metrics.batch import Batch
 from acls.metrics.protocols import protocol
 from acls.recipes import LossOptions, find
-from acls.reproduce import TARGETS
+from acls.reproduce import TARGETS, Reproduced, Setup, papers_of, reproduce
 from acls.reproduce.experiments import EXPERIMENTS, FORMS
 from acls.reproduce.targets import altered
 from acls.study.store import Store
 from acls.train import fit
 from acls.train.evaluate import open_weights
+from tests.data.folders import cifar10_binary
 from tests.study.quick import HERE
 from tests.train.quick import digits
 
@@ -130,6 +133,43 @@ def test_a_data_set_that_cannot_be_opened_is_refused_before_any_training(tmp_pat
     assert main(["reproduce", *words]) == 2
     assert "cifar10_train.zip" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_at_the_papers_size_every_data_set_of_the_targets_must_be_given(tmp_path, capsys):
+    """Embedded data would replace none: the error would come when the first two data sets are trained."""
+    words = ["reproduce", "figure1", "table3", "--scale", "paper", "--out", str(tmp_path / "out")]
+    assert main([*words, "--data", f"cifar10={cifar10_binary(tmp_path)}"]) == 2
+    assert "add --data tiny_imagenet=PATH --data imagenet=PATH\n" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_recipes_that_are_checked_are_those_that_a_target_trains(tmp_path, monkeypatch):
+    seen = {}
+    monkeypatch.setattr(Reproduced, "trained", lambda self, papers, _: seen.setdefault(self.name, tuple(papers)) and [])
+    for name in set(TARGETS) - {"table2", "figure1"}:
+        reproduce(name, Setup(tmp_path, HERE))
+    assert seen == {name: papers for name in TARGETS if (papers := papers_of(name))}
+
+
+def test_a_number_of_devices_is_for_the_recipes_of_several_gpus(tmp_path):
+    setup = Setup(tmp_path, HERE, scale="paper", settings={"devices": 8, "epochs": 1})
+    devices = {paper: setup.recipe(paper).devices for paper in EXPERIMENTS["table3"].printed}
+    assert {paper for paper, number in devices.items() if number > 1} == {"imagenet_resnet50"}
+    assert devices["imagenet_resnet50"] == 8
+    assert find("imagenet_resnet50").devices == 4
+    assert replace(setup, scale="mini").recipe("tiny_imagenet_resnet50").devices == 8
+
+
+def test_the_commands_of_the_documentation_are_accepted(tmp_path, capsys):
+    commands = re.findall(r"^acls reproduce (.*--scale paper.*)$", Path("docs/reproducing.md").read_text(), re.M)
+    assert len(commands) == 9
+    parser = build_parser()
+    for command in commands:
+        args = parser.parse_args(["reproduce", *command.split()])
+        given = {words.partition("=")[0] for words in args.data}
+        assert given == {find(paper).data.name for name in args.names for paper in papers_of(name)}, command
+    voc = Setup(tmp_path, HERE, scale="paper", settings={"data.train_list": "trainaug"}).recipe("voc_deeplabv3_resnet50")
+    assert voc.data.train_list == "trainaug"
 
 
 @pytest.mark.slow

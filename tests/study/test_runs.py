@@ -310,7 +310,19 @@ def test_what_one_of_two_processes_raises_is_the_error_of_the_cell(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
 def test_an_interrupted_study_leaves_none_of_its_processes(tmp_path, how, code):
-    words = ["compare", "digits_cnn", "--methods", "CE", "--seeds", "1", "--epochs", "10000", "--devices", "2", "--quiet"]
+    words = [
+        "compare",
+        "digits_cnn",
+        "--methods",
+        "CE",
+        "--seeds",
+        "1",
+        "--epochs",
+        "10000",
+        "--devices",
+        "2",
+        "--quiet",
+    ]
     command = [sys.executable, "-m", "acls", *words, "--out", str(tmp_path / "out")]
     mark = f"ACLS_TEST={tmp_path}"
     process = subprocess.Popen(command, env=os.environ | dict([mark.split("=")]))
