@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from acls.cli import main
+from acls.cli import full_parser, main
 from acls.cli.reproduce import NAMES, _roots
 from acls.cli.settings import apply
 from acls.losses import ACLS, table
@@ -50,6 +50,9 @@ def test_what_needs_no_training_needs_none(tmp_path, capsys):
     assert "MbLS" in (tmp_path / "table2.md").read_text()
     assert (tmp_path / "figure1.png").stat().st_size > 5000
     assert not (tmp_path / "studies").exists()
+    for name in ("table2", "figure1"):
+        published = Path("docs", "reproduction", f"{name}.md")
+        assert published.read_text() == (tmp_path / f"{name}.md").read_text(), f"run acls reproduce {name} again"
     rows = [line for line in (tmp_path / "summary.md").read_text().splitlines() if line.startswith("| [")]
     assert [line.split(" | ")[3] for line in rows] == ["", ""]  # of no seeds
     assert str(tmp_path / "table2.md") in capsys.readouterr().out
@@ -160,16 +163,16 @@ def test_a_number_of_devices_is_for_the_recipes_of_several_gpus(tmp_path):
     assert replace(setup, scale="mini").recipe("tiny_imagenet_resnet50").devices == 8
 
 
-def test_the_commands_of_the_documentation_are_accepted(tmp_path, capsys):
+def test_the_commands_of_the_documentation_are_accepted(tmp_path):
     commands = re.findall(r"^acls reproduce (.*--scale paper.*)$", Path("docs/reproducing.md").read_text(), re.M)
     assert len(commands) == 9
-    parser = build_parser()
+    parser = full_parser()
     for command in commands:
         args = parser.parse_args(["reproduce", *command.split()])
         given = {words.partition("=")[0] for words in args.data}
         assert given == {find(paper).data.name for name in args.names for paper in papers_of(name)}, command
-    voc = Setup(tmp_path, HERE, scale="paper", settings={"data.train_list": "trainaug"}).recipe("voc_deeplabv3_resnet50")
-    assert voc.data.train_list == "trainaug"
+    setup = Setup(tmp_path, HERE, scale="paper", settings={"data.train_list": "trainaug"})
+    assert setup.recipe("voc_deeplabv3_resnet50").data.train_list == "trainaug"
 
 
 @pytest.mark.slow
