@@ -1,6 +1,8 @@
 """What the paper and the reference codes got wrong, item by item: each test computes both sides (docs/errata.md)."""
 
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ import torch.nn.functional as F
 
 from acls.losses import ACLS, CPC, CRL, MDCA, MMCE, Focal, MbLS, effective_label
 from acls.recipes import find
-from acls.reproduce.published import TABLE_3, TABLE_5
+from acls.reproduce.published import TABLE_1, TABLE_3, TABLE_5
 from tests.contract.losses import inputs, value_and_gradient
 from tests.losses.test_golden import _crl, golden_labels, golden_logits
 
@@ -270,12 +272,34 @@ def test_the_printed_tables_do_not_show_what_is_said_of_them():
     assert cifar["MbLS"].ece - cifar["ACLS"].ece == pytest.approx(0.04)
     assert cifar_101["MbLS"].ece - cifar_101["ACLS"].ece == pytest.approx(0.02)
     assert cifar_101["MbLS"].aece == cifar_101["ACLS"].aece == 3.25
+    first = TABLE_3["tiny_imagenet_resnet50"]
+    others = [table for table in TABLE_3.values() if table is not first]
+    for method in ("CPC", "MDCA"):  # of Table 1, which the introduction points to
+        assert first[method].ece == TABLE_1["tiny_imagenet_resnet50"][method].ece < first["LS"].ece
+        assert all(table[method].ece > table["LS"].ece for table in others)
+    for ablation in TABLE_5.values():  # so the sentence on Table 5, which is on the authors' own rows, holds
+        assert all(ablation[row].ece < ablation["LS"].ece for row in ("ACLS, AR only", "ACLS, CR only"))
     ablation = TABLE_5["tiny_imagenet_resnet101"]
-    assert ablation["MDCA"].ece > ablation["LS"].ece
     assert ablation["ACLS, AR only"].aece < ablation["ACLS"].aece
     tiny, imagenet = TABLE_3["tiny_imagenet_resnet50"], TABLE_3["imagenet_resnet50"]
     assert sorted(tiny, key=lambda name: tiny[name].ece)[:3] == ["ACLS", "CE + TS", "MbLS"]
     assert sorted(imagenet, key=lambda name: imagenet[name].aece)[:3] == ["ACLS", "FL", "FLSD"]
+
+
+def test_cifar10_accuracies_split_with_resnet101_and_not_with_resnet50():
+    low = ("CE", "CE + TS", "ECP", "LS", "FL", "FLSD")
+    for depth, apart in ((50, low[:2]), (101, low)):
+        rows = {row: printed.accuracy for row, printed in TABLE_3[f"cifar10_resnet{depth}"].items()}
+        below, above = ([value for row, value in rows.items() if (row in apart) == under] for under in (True, False))
+        lowest_highest = (min(below), max(below), min(above), max(above))
+        assert lowest_highest == ((93.2, 93.2, 94.75, 95.4) if depth == 50 else (92.38, 93.35, 94.99, 95.66))
+
+
+def test_every_test_that_the_errata_name_is_here():
+    text = Path("docs/errata.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(test_\w+)`", text))
+    assert len(named) > 20
+    assert named <= globals().keys()
 
 
 def test_the_recipes_clip_as_the_released_code_does():
