@@ -131,13 +131,27 @@ def test_methods_lists_every_method(capsys):
     assert listed["MDCA"]["fields"]["base"]["name"] == "CE"
 
 
+def test_figure_1_has_the_papers_letters_a_title_each_and_labels_on_all_axes():
+    axes = regulariser.smoothing_figure().axes
+    titles = [ax.get_title() for ax in axes]
+    assert [title[:3] for title in titles] == [f"({letter})" for letter in "abcdefghi"]
+    assert len({title[4:] for title in titles}) == 9
+    assert [titles[number][4:] for number in (3, 4, 6)] == ["AR (MDCA)", "Undesirable behaviour of AR", "ACLS, Eq. 13"]
+    top, bottom = axes[4].child_axes
+    assert [part.get_ylabel() for part in (top, bottom)] == ["f at ŷ", "f at j"]
+    for ax in (*axes[:4], *axes[5:], top, bottom):
+        assert ax.get_xlabel()
+        assert ax.get_ylabel()
+
+
 def test_figure_1_shows_the_parabola_and_the_line(tmp_path, capsys):
     data = regulariser.prepare_smoothing()
-    crl, acls = data.lowered["ACR (CRL)"], data.lowered["ACR (ACLS)"]
+    crl, acls = data.lowered["ACR (CRL)"], data.lowered["ACLS, Eq. 13"]
     peak = max(range(len(crl)), key=crl.__getitem__)
     assert data.confidence[peak] == pytest.approx(0.5, abs=0.05)
     assert crl[-1] < 0.01 < acls[-1]
     assert acls == sorted(acls)
+    assert data.raised == pytest.approx([0.5 * p * (1 - p) / 3 for p in data.confidence])  # 2 (w/K) p_j p_ŷ
     for name in ("figure.png", "figure.svg", "figure.pdf"):
         assert main(["explain", "--figure", str(tmp_path / name)]) == 0
         assert (tmp_path / name).stat().st_size > 5000

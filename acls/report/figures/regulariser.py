@@ -72,8 +72,6 @@ def draw_activity(data: Activity, ax: Axes) -> None:
 
 
 DEFAULT_LOGITS = (3.0, 0.0, -2.0, 7.0)
-SURER = 2.0
-"""What the logits are multiplied by in panel (e), where an adaptive method smooths less the surer the network is."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +88,8 @@ class SmoothingBehaviour:
     """The confidence at each gap."""
     lowered: dict[str, list[float]]
     """By method: what the predicted class's label is lowered by, at each gap."""
+    raised: list[float]
+    """What the label of each other class is raised by in MDCA, at each gap."""
 
 
 def prepare_smoothing(logits: Sequence[float] = DEFAULT_LOGITS, label: int | None = None) -> SmoothingBehaviour:
@@ -102,22 +102,22 @@ def prepare_smoothing(logits: Sequence[float] = DEFAULT_LOGITS, label: int | Non
     y = int(z.argmax()) if label is None else label
     k = len(z)
     mdca, crl, acls = MDCA(), CRL(), ACLS(form="paper", margin=6.0, lambda1=0.03, lambda2=0.05)
-    panels: dict[str, tuple[Loss, Tensor]] = {
-        "LS": (LabelSmoothing(epsilon=0.2), z),
-        "AR (MDCA)": (mdca, z),
-        "AR at a surer prediction": (mdca, SURER * z),
-        "CR (MbLS)": (MbLS(weight=0.4, margin=6.0), z),
-        "ACR (ACLS)": (acls, z),
+    panels: dict[str, Loss] = {
+        "LS": LabelSmoothing(epsilon=0.2),
+        "AR (MDCA)": mdca,
+        "CR (MbLS)": MbLS(weight=0.4, margin=6.0),
+        "ACLS, Eq. 13": acls,
     }
-    labels = {title: smoothed_label(loss, logits, y).tolist() for title, (loss, logits) in panels.items()}
-    compared: dict[str, Loss] = {"AR (MDCA)": mdca, "ACR (CRL)": crl, "ACR (ACLS)": acls}
+    labels = {title: smoothed_label(loss, z, y).tolist() for title, loss in panels.items()}
+    compared: dict[str, Loss] = {"AR (MDCA)": mdca, "ACR (CRL)": crl, "ACLS, Eq. 13": acls}
     gap = torch.linspace(0.02, 12.0, 100, dtype=torch.float64)
     leading = torch.zeros(len(gap), k, dtype=torch.float64)
     leading[:, 0] = gap
     lowered = {name: [float(1 - smoothed_label(loss, row, 0)[0]) for row in leading] for name, loss in compared.items()}
+    raised = [float(smoothed_label(mdca, row, 0)[1]) for row in leading]
     onehot = [float(c == y) for c in range(k)]
     confidence = leading.softmax(1)[:, 0].tolist()
-    return SmoothingBehaviour(z.softmax(0).tolist(), onehot, labels, gap.tolist(), confidence, lowered)
+    return SmoothingBehaviour(z.softmax(0).tolist(), onehot, labels, gap.tolist(), confidence, lowered, raised)
 
 
 def smoothed_label(loss: Loss, z: Tensor, y: int) -> Tensor:
@@ -135,7 +135,18 @@ def smoothed_label(loss: Loss, z: Tensor, y: int) -> Tensor:
 def draw_smoothing(data: SmoothingBehaviour, axes: Sequence[Axes]) -> None:
     """Draw the panels on nine axes: the paper's (a) to (f), ACLS, and the smoothing by confidence and by logit gap."""
     panels = {"Probabilities p": data.probabilities, "Labels q": data.onehot, **data.labels}
-    for number, (ax, (title, values)) in enumerate(zip(axes, panels.items(), strict=False)):
+    curves, by_confidence, by_gap = axes[4], *axes[len(panels) + 1 :]
+    curves.set_title("(e) Undesirable behaviour of AR", fontsize=SMALL + 1)
+    curves.axis("off")
+    rest = [(1 - p) / (len(data.onehot) - 1) for p in data.confidence]
+    drawn = ((data.confidence, data.lowered["AR (MDCA)"], "ŷ"), (rest, data.raised, "j"))
+    for height, (x, f, name) in zip((0.7, 0.0), drawn, strict=True):
+        part = curves.inset_axes((0, height, 1, 0.3))
+        part.plot(x, f, color=PALETTE[2], linewidth=1.2)
+        part.set(xlabel=f"p at {name}", ylabel=f"f at {name}")
+        tidy(part)
+    for number, (title, values) in zip((0, 1, 2, 3, 5, 6), panels.items(), strict=True):
+        ax = axes[number]
         classes = range(1, len(values) + 1)
         ax.bar(classes, values, color=PALETTE[0] if number < 2 else PALETTE[2], width=0.7)
         if number >= 2:
@@ -146,13 +157,12 @@ def draw_smoothing(data: SmoothingBehaviour, axes: Sequence[Axes]) -> None:
         ax.set_xticks(list(classes))
         ax.set(xlabel="class", ylabel="probability" if number == 0 else "label")
         tidy(ax)
-    by_confidence, by_gap = axes[len(panels) :]
     for colour, (name, amounts) in zip(PALETTE, data.lowered.items(), strict=False):
         by_gap.plot(data.gap, amounts, color=colour, label=name, linewidth=1.2)
-        if "ACLS" not in name:  # which, in this view, is a wall at confidence 1
+        if name != "ACLS, Eq. 13":  # which, in this view, is a wall at confidence 1
             by_confidence.plot(data.confidence, amounts, color=colour, linewidth=1.2)
-    for number, ax, x in ((len(panels), by_confidence, "confidence"), (len(panels) + 1, by_gap, "logit gap")):
-        ax.set_title(f"({chr(97 + number)}) Smoothing by {x}", fontsize=SMALL + 1)
+    for letter, ax, x in (("h", by_confidence, "confidence"), ("i", by_gap, "logit gap")):
+        ax.set_title(f"({letter}) Smoothing by {x}", fontsize=SMALL + 1)
         ax.set(xlabel=x, ylabel="label of ŷ lowered by")
         tidy(ax)
     by_gap.legend(fontsize=SMALL - 1, frameon=False)
