@@ -31,7 +31,7 @@ from acls.report.gallery import write_figures
 from acls.report.page.build import Report, write
 from acls.report.page.build import results as tables_of
 from acls.report.page.overview import decisions, verdict
-from acls.report.page.sources import Unfinished, holds_runs, of_file, of_path
+from acls.report.page.sources import Unfinished, holds_runs, of_file, of_path, of_study
 from acls.report.page.subjects import Subject, rank_subjects, told_apart
 from acls.report.results import RANKED, Comparison
 from acls.results import ModelResults, ProtocolResults, Record, Result, count, differences, measure
@@ -117,7 +117,7 @@ def compare_recipe(
     ranked = rank(rows, RANKED)
     written = folder / "report.html" if page and rows else None
     if written is not None:
-        write(folder, written, ranked=ranked)
+        write(of_study(folder, rows), written, ranked=ranked)
     return Comparison(rows, ranked, failed, folder, written)
 
 

@@ -109,8 +109,9 @@ def run_study(cells: Sequence[Cell], engine: Engine, *, wait: bool = False, show
     """Run and store the cells that are not stored yet; return those that failed. ``show`` displays a progress bar."""
     store, failed = Store(cells[0].folder, create=True), list[Failed]()
     with store.lock(wait=wait):
-        _check_settings(cells, store.rows())
-        rest = missing(cells, store.rows())
+        stored = store.rows()
+        _check_settings(cells, stored)
+        rest = missing(cells, stored)
         progress = Progress(rest)
         mapped = replace(engine, devices=cells[0].recipe.devices).map(run_cell, rest)
         with progress.shown(show=show), closing(mapped) as results:

@@ -7,7 +7,9 @@ resume from.
 
 from __future__ import annotations
 
+import html
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ from typing import Any
 import pytest
 
 from acls.cli import main
+from acls.results import keeping
+from acls.study.store import Store
 
 GOLDEN = Path(__file__).parent / "v0.1.0"
 EXACT = 1e-7  # 0.1.0 summed confidences in single precision
@@ -87,6 +91,28 @@ def test_compare_finds_the_study_finished_and_share_copies_it(old: Path, capsys:
     assert main(["share", str(old / "study"), str(old / "shared")]) == 0
     shared = told(capsys, "report", old / "shared", "--table", "csv")
     assert shared["tables"] == told(capsys, "report", old / "study", "--table", "csv")["tables"]
+
+
+def test_the_page_of_compare_shows_the_rows_that_it_ranks(
+    old: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The study has CE and ACLS; after the runs, its store and each kept result are read once."""
+    words = ["digits_cnn", "--seeds", "2", "--epochs", "2", "--workers", "1", "--quiet", "--out", old / "study"]
+    told(capsys, "compare", *words, "--methods", "CE, ACLS(form=paper)")
+    read, restored = list[Path](), list[Path]()
+    rows, restore = Store.rows, keeping.restore
+    monkeypatch.setattr(Store, "rows", lambda store: read.append(store.path) or rows(store))
+    monkeypatch.setattr(keeping, "restore", lambda file, key: restored.append(file) or restore(file, key))
+    for methods, names in (("CE", {"CE"}), ("CE, ACLS(form=paper)", {"CE", "ACLS(margin=6.0, form='paper')"})):
+        found = told(capsys, "compare", *words, "--methods", methods)
+        page = html.unescape(Path(found["report"]).read_text(encoding="utf-8"))
+        assert {row["method"] for row in found["rows"]} == names
+        assert set(re.findall(r'"method":"(.*?)"', page)) == names
+        assert all(sentence in page for sentence in found["answer"][:1])
+        assert len(read) == 2  # before the runs, and after them
+        assert sorted(restored) == sorted({*restored})
+        read.clear()
+        restored.clear()
 
 
 def test_nothing_in_the_files_names_a_place_on_a_machine() -> None:

@@ -10,7 +10,7 @@ from acls.metrics import Suite
 from acls.predictions import Predictions
 from acls.report.page.build import write
 from acls.report.page.diagram_data import OFFERED
-from acls.report.page.sources import of_run
+from acls.report.page.sources import of_file, of_run
 from acls.report.page.subjects import named
 from tests.report.chromium import FLAGS, find_or_install
 from tests.report.made import predictions, run, subject
@@ -336,7 +336,7 @@ def test_pixels_are_told_apart_from_samples(browser, tmp_path):
     p = predictions(n=600, image=torch.arange(600) // 60)
     p.save(tmp_path / "pixels.npz")
     assert Predictions.load(tmp_path / "pixels.npz").image is not None
-    write(tmp_path / "pixels.npz", tmp_path / "pixels.html")
+    write([of_file(tmp_path / "pixels.npz")], tmp_path / "pixels.html")
     page = browser.new_page()
     page.goto((tmp_path / "pixels.html").as_uri())
     assert "over images" in page.locator("#note").inner_text()

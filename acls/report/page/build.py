@@ -29,7 +29,6 @@ from acls.metrics.catalogue import CATALOGUE, names
 from acls.report import results as views
 from acls.report.page.diagram_data import OFFERED, OFFERED_OF_MANY, binned, by_class, short
 from acls.report.page.overview import decisions, overview, verdict
-from acls.report.page.sources import of_path
 from acls.report.page.subjects import Subject, by_method, by_protocol, rank_subjects, records, told_apart
 from acls.report.tables import Table
 from acls.results import Record
@@ -74,20 +73,20 @@ class Report:
 
 
 def write(
-    source: str | Path | Sequence[Subject],
+    subjects: Sequence[Subject],
     path: str | Path,
     *,
     title: str | None = None,
     ranked: Sequence[Ranked] | None = None,
     max_error: float | None = None,
 ) -> None:
-    """Write the page about a run, a study, a file, or subjects that are already measured, atomically.
+    """Write the page about subjects, atomically: `acls.report.page.sources` opens runs, studies and files.
 
     Networks with the same name that are not seeds of one method get different names. ``ranked`` says which differences
     between methods are more than chance; if it is None, it is computed. With ``max_error`` the page gives the
     confidence above which at most that share of the predictions is wrong.
     """
-    subjects = told_apart(of_path(source) if isinstance(source, str | Path) else source)
+    subjects = told_apart(subjects)
     named = title or _title(subjects)
     found = rank_subjects(subjects) if ranked is None else ranked
     write_text(path, render(subjects, title=named, ranked=found, max_error=max_error))

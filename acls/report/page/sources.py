@@ -146,9 +146,8 @@ def of_study(path: str | Path, rows: Sequence[Row] | None = None) -> list[Subjec
 
     ``rows`` are the rows of the study with their details, if these are already known.
     """
-    store = Store(path)
-    cells: dict[tuple[str, str, int | None], list[Row]] = {}
-    for row in detailed(path, store.rows()) if rows is None else rows:
+    folder, cells = Path(path), dict[tuple[str, str, int | None], list[Row]]()
+    for row in detailed(folder, Store(folder).rows()) if rows is None else rows:
         cells.setdefault((row.recipe, row.method, row.seed), []).append(row)
     if not cells:
         raise Unfinished(f"{path} is the folder of a study that has no finished run yet")
@@ -156,12 +155,12 @@ def of_study(path: str | Path, rows: Sequence[Row] | None = None) -> list[Subjec
     for (recipe_name, name, _), cell in cells.items():
         method = f"{name} · {recipe_name}" if several else name
         states = tuple(replace(row, method=method) for row in sorted(cell, key=lambda row: row.posthoc != NONE))
-        run, plain = RunFiles(store.folder, states[0].run), cell[0].settings.get("recipe")
+        run, plain = RunFiles(folder, states[0].run), cell[0].settings.get("recipe")
         recipe = run.recipe() or (None if plain is None else from_plain(Recipe, plain))
         fitted = run.calibrator("Temperature") if len(states) > 1 else None
         t = float(fitted.temperature) if isinstance(fitted, Temperature) else None
-        where, settings = states[0].run or str(store.folder), json.dumps(cell[0].settings, indent=2)
-        subject = Subject(where, states, t, HELD_OUT, settings=settings, study=str(store.folder))
+        where, settings = states[0].run or str(folder), json.dumps(cell[0].settings, indent=2)
+        subject = Subject(where, states, t, HELD_OUT, settings=settings, study=str(folder))
         subjects.append(_of_folder(run, recipe, subject, album))
     return subjects
 
