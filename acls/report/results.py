@@ -185,7 +185,7 @@ def networks_table(records: Sequence[Record], columns: Sequence[str], *, marks: 
 
 
 def ranking_table(ranked: Sequence[Ranked]) -> Table:
-    """Return a table with a line per metric and post-hoc method: best and second method, difference, and p-value."""
+    """Return a table with a line per metric and post-hoc method: the best method minus the second, and the p-value."""
     table = Table(["best by", "post-hoc", "best", "next", "difference", "p"], align="llll", optional=("difference",))
     for one in ranked:
         shown = metric(one.metric)
@@ -194,10 +194,14 @@ def ranking_table(ranked: Sequence[Ranked]) -> Table:
 
 
 def baseline_table(ranked: Ranked) -> Table:
-    """Return a table with the difference of each method to the baseline, and of the baseline's post-hoc methods."""
+    """Return a table with the difference of each method to the baseline, and of the baseline's post-hoc methods.
+
+    The best mean comes first; the baseline itself has no row.
+    """
     shown, compared = metric(ranked.metric), {**ranked.to_baseline, **ranked.scaled}
     means = {name: ranked.means[ranked.baseline] + one.value for name, one in compared.items()} | dict(ranked.means)
-    table = Table([f"{shown.title} against {ranked.baseline}", "debiased", "difference", "95 % interval", "p"])
+    value = "debiased" if ranked.debiased else "value"
+    table = Table([f"{shown.title} against {ranked.baseline}", value, "difference", "95 % interval", "p"])
     for name in sorted(compared, key=lambda name: shown.sign * means[name]):
         found = compared[name]
         worth = _range(ranked.metric, (found.low, found.high)), _p(found.p)
@@ -208,9 +212,12 @@ def baseline_table(ranked: Ranked) -> Table:
 
 def about_baseline(ranked: Ranked) -> str:
     """Explain the intervals and p-values of `baseline_table`."""
-    many = len(ranked.to_baseline)
-    corrected = f", corrected for {many} methods (Bonferroni)" if many > 1 else ""
-    return f"Against {ranked.baseline}: intervals and p-values over seeds and test samples{corrected}."
+    compared = {"methods": ranked.to_baseline, "post-hoc methods": ranked.scaled}
+    many = " and ".join(f"for {len(found)} {what}" for what, found in compared.items() if len(found) > 1)
+    by = "debiased estimates, which lack the bias of noise" if ranked.debiased else "plain values, biased by noise"
+    over = "seeds and test samples" if any(one.seeds > 1 for one in ranked.to_baseline.values()) else "test samples"
+    corrected = f", corrected {many} (Bonferroni)" if many else ""
+    return f"Against {ranked.baseline}: differences of {by}; intervals and p-values over {over}{corrected}."
 
 
 def _few(found: SeedDifference) -> str:
@@ -235,7 +242,8 @@ def about_ranking(ranked: Ranked) -> str:
     if ranked.significant and found.p >= LEVEL:  # it differs from every other method, including this one
         found = ranked.against[other]
     after = "" if ranked.posthoc == "none" else f" after {ranked.posthoc}"
-    by = f"{show(ranked.means[best])} % debiased, {show(abs(found.value))} points below {other}"
+    kind = " debiased" if ranked.debiased else ""
+    by = f"{show(ranked.means[best])} %{kind}, {show(abs(found.value))} points below {other}"
     lead = f"{best} has the lowest ECE{after}, {by}"
     if math.isinf(found.low):
         return f"{lead}; {_few(found)} cannot tell that from chance: compare at least two, better five."

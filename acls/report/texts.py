@@ -131,8 +131,8 @@ def _comparison(found: Comparison) -> Parts:
     yield from ("", views.results_table(views.best_first(found.rows), columns, marks=marks), "")
     if known := [one for one in found.ranked if one.significant]:
         yield from (views.ranking_table(known), "")
-    seeds = "; ±: standard deviation over seeds" if len({one.seed for one in found.rows}) > 1 else ""
-    yield f"debiased: without the bias of noise, as are differences of errors{seeds}."
+    if len({one.seed for one in found.rows}) > 1:
+        yield "±: standard deviation over seeds."
     if found.ranked:
         yield from (views.about_baseline(found.ranked[0]), views.about_tests(found.ranked))
     if marks:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
@@ -41,6 +41,8 @@ class Ranked(Ranking):
     """The first method."""
     scaled: Mapping[str, SeedDifference]
     """Without a post-hoc method only: the baseline after each one minus the baseline, corrected for their number."""
+    debiased: bool
+    """Whether means and differences are of debiased estimates, which all records must have; else of plain values."""
 
     @property
     def significant(self) -> bool:
@@ -88,54 +90,62 @@ def _ranked(posthoc: str, methods: Methods, metrics: Sequence[str], after: Metho
         mine, theirs = (next(iter(group[name].values())).result for name in (one, other))
         return _on_samples(mine, theirs, level)
 
-    def pair(metric: str, one: str, other: str, level: float) -> SeedDifference | None:
+    def pair(metric: str, debiased: bool, one: str, other: str, level: float) -> SeedDifference | None:
         if files:
             return on_samples(one, other, level).get(metric)
         first, second = (list(group[name].values()) for name in (one, other))
-        return difference(first, second, metric, level=level)
+        return difference(first, second, metric, level=level, debiased=debiased)
 
     for metric in metrics:
-        values, of_pair = values_of(methods, metric), partial(pair, metric)
+        debiased = all_debiased((one for seeds in group.values() for one in seeds.values()), metric)
+        values = {name: _values(seeds.values(), metric, debiased) for name, seeds in methods.items()}
+        of_pair = partial(pair, metric, debiased)
         if len(methods) > 1 and all(values.values()):
             best = ranking(values, of_pair, higher_is_better=metric_of(metric).sign < 0)
             if best is not None:
                 scaled = all_against(baseline, list(after), of_pair)
-                yield Ranked(**vars(best), metric=metric, posthoc=posthoc, baseline=baseline, scaled=scaled)
+                yield Ranked(
+                    **vars(best), metric=metric, posthoc=posthoc, baseline=baseline, scaled=scaled, debiased=debiased
+                )
 
 
 def difference(
-    first: Sequence[Record], second: Sequence[Record], metric: str, *, level: float = CONFIDENCE
+    first: Sequence[Record],
+    second: Sequence[Record],
+    metric: str,
+    *,
+    level: float = CONFIDENCE,
+    debiased: bool | None = None,
 ) -> SeedDifference | None:
     """Compare the records of two methods, paired by seed and on the same samples; None if they have no common seed.
 
     Records without resamples are compared by their own intervals, as if each method had been tested on different
     samples; this gives a wider interval. With one seed, the variation between seeds is unknown, and the interval is
-    infinite.
+    infinite. ``debiased`` is whether to compare debiased estimates; None: if all records have them.
     """
-    group = {name: {one.seed or 0: one for one in some} for name, some in (("one", first), ("other", second))}
-    values = values_of(group, metric)
-    seeds = sorted(values["one"].keys() & values["other"].keys())
+    if debiased is None:
+        debiased = all_debiased([*first, *second], metric)
+    values = [_values(some, metric, debiased) for some in (first, second)]
+    seeds = sorted(values[0].keys() & values[1].keys())
     if not seeds:
         return None
-    mine, theirs = ([values[name][seed] for seed in seeds] for name in group)
-    pairs = [(group["one"][seed], group["other"][seed]) for seed in seeds]
+    mine, theirs = ([some[seed] for seed in seeds] for some in values)
+    by_seed = [{one.seed or 0: one for one in some} for some in (first, second)]
+    pairs = [(by_seed[0][seed], by_seed[1][seed]) for seed in seeds]
     # A share changes in steps of one sample.
     step = 1 / pairs[0][0].n if metric_of(metric).kind == "share" else 0.0
     return over_seeds(mine, theirs, _deviation(pairs, metric), resolution=step, level=level)
 
 
-def values_of(group: Methods, metric: str) -> dict[str, dict[int, float]]:
-    """Return the values of a metric by method and seed: debiased if all records have such estimates, else plain."""
-    found = {
-        method: {seed: one.result.estimates[metric] for seed, one in seeds.items() if metric in one.result.estimates}
-        for method, seeds in group.items()
-    }
-    plain = any(one.debiased is None for seeds in found.values() for one in seeds.values())
-    values = {
-        method: {seed: one.value if plain else one.debiased or 0.0 for seed, one in seeds.items()}
-        for method, seeds in found.items()
-    }
-    return {method: {seed: x for seed, x in some.items() if math.isfinite(x)} for method, some in values.items()}
+def all_debiased(records: Iterable[Record], metric: str) -> bool:
+    """Return whether all records that have a metric have a debiased estimate of it; those of 0.1.0 have none."""
+    return all(metric in one.result.debiased for one in records if metric in one.result.estimates)
+
+
+def _values(records: Iterable[Record], metric: str, debiased: bool) -> dict[int, float]:
+    """Return the finite values of a metric by seed."""
+    known = {one.seed or 0: one.result.debiased if debiased else one.result.values for one in records}
+    return {seed: some[metric] for seed, some in known.items() if math.isfinite(some.get(metric, math.nan))}
 
 
 def resamples_of(record: Record) -> Resampled | None:

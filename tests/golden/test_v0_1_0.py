@@ -108,6 +108,7 @@ def test_the_page_of_compare_shows_the_rows_that_it_ranks(
         page = html.unescape(Path(found["report"]).read_text(encoding="utf-8"))
         assert {row["method"] for row in found["rows"]} == names
         assert set(re.findall(r'"method":"(.*?)"', page)) == names
+        assert "debiased" not in str(found["answer"])  # 0.1.0 stored no such estimates
         assert all(sentence in page for sentence in found["answer"][:1])
         assert len(read) == 2  # before the runs, and after them
         assert sorted(restored) == sorted({*restored})

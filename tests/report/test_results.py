@@ -6,7 +6,7 @@ import pytest
 from acls.errors import InputError
 from acls.metrics.estimates import Estimate
 from acls.metrics.significance import SeedDifference
-from acls.report.results import about_ranking, marks_of, results_table
+from acls.report.results import about_baseline, about_ranking, baseline_table, marks_of, results_table
 from acls.report.tables import Table
 from acls.results import Record, Result
 from acls.study.ranking import Ranked
@@ -43,7 +43,7 @@ def test_a_metric_that_is_not_known_leaves_its_cell_empty():
 @pytest.mark.parametrize(("p", "expected"), [(0.01, {(1, 2): "best", (0, 2): "second"}), (0.2, {})])
 def test_the_best_is_marked_only_where_it_differs_by_more_than_chance(p, expected):
     against = {"CE": SeedDifference(-0.035, -0.05, -0.02, p, 2, 2)}
-    ranked = [Ranked("ACLS", p, against, against, {"CE": 0.06, "ACLS": 0.025}, "ece", "none", "CE", {})]
+    ranked = [Ranked("ACLS", p, against, against, {"CE": 0.06, "ACLS": 0.025}, "ece", "none", "CE", {}, True)]
     assert results_table(ROWS, ["ece"], marks=marks_of(ranked)).marks == expected
 
 
@@ -56,7 +56,7 @@ def ranked_by(found, others=(), p=None, best="ACLS", first="CE"):
     to_baseline = {"ACLS": found, **dict.fromkeys(others, UNSURE)}
     against = {name: replace(found, value=-abs(found.value)) for name in ("CE" if best == "ACLS" else "ACLS", *others)}
     means = {"ACLS": 0.02, "CE": 0.05}
-    return Ranked(best, found.p if p is None else p, against, to_baseline, means, "ece", "none", first, {})
+    return Ranked(best, found.p if p is None else p, against, to_baseline, means, "ece", "none", first, {}, True)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +84,25 @@ def test_a_method_that_differs_from_every_other_is_not_said_to_be_no_better_than
     sentence = about_ranking(replace(ranked, against=dict.fromkeys(ranked.against, SURE)))
     assert sentence.startswith(
         LEAD + "3.00 points below CE (95 % interval 2.00 to 4.00; p = 0.010); it differs from ev"
+    )
+
+
+@pytest.mark.parametrize(("debiased", "title"), [(True, "debiased"), (False, "value")])
+def test_only_estimates_without_the_bias_of_noise_are_called_debiased(debiased, title):
+    ranked = replace(ranked_by(SURE), debiased=debiased)
+    assert baseline_table(ranked).header[1] == title
+    told = [about_ranking(ranked), about_baseline(ranked)]
+    assert ["debiased" in sentence for sentence in told] == [debiased, debiased]
+
+
+def test_the_sentence_on_the_baseline_names_each_number_of_tests_that_its_table_is_corrected_for():
+    two, three = (dict.fromkeys(range(many), SURE) for many in (2, 3))
+    start = "Against CE: differences of debiased estimates, which lack the bias of noise; intervals and p-values over "
+    told = about_baseline(replace(ranked_by(SURE), to_baseline=two, scaled=three))
+    assert told == start + "seeds and test samples, corrected for 2 methods and for 3 post-hoc methods (Bonferroni)."
+    one = {"ACLS": replace(SURE, seeds=1)}  # two files of predictions
+    assert about_baseline(replace(ranked_by(SURE), to_baseline=one, scaled=three)) == (
+        start + "test samples, corrected for 3 post-hoc methods (Bonferroni)."
     )
 
 

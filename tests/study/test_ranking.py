@@ -39,6 +39,17 @@ def test_the_interval_of_equal_counts_has_a_width():
     assert found.high - found.value == pytest.approx(width, rel=1e-6)
 
 
+def test_one_record_without_a_debiased_estimate_makes_every_mean_and_difference_plain():
+    """Else the difference of two methods that have them would not be that of their means."""
+    estimates = {"a": Estimate(0.10, 0.08), "b": Estimate(0.13, 0.09), "old": Estimate(0.20)}
+    records = [Record(m, s, "none", Result(500, {"ece": one}), {}) for m, one in estimates.items() for s in (1, 2)]
+    assert ece_of(records[:4]).debiased
+    found = ece_of(records)
+    assert not found.debiased
+    assert found.means == pytest.approx({"a": 0.10, "b": 0.13, "old": 0.20})
+    assert found.to_baseline["b"].value == pytest.approx(0.03)
+
+
 def test_a_large_difference_in_all_seeds_is_significant():
     records = [network(m, s, scale, s) for m, scale in (("fits", 1.2), ("shouts", 8.0)) for s in (1, 2, 3)]
     ece = ece_of(records)

@@ -36,8 +36,7 @@ def overview(subjects: Sequence[Subject]) -> str:
         '<p class="hint legend"><i class="dot before"></i> as trained'
         + (' <i class="dot after"></i> after temperature scaling' if scaled else "")
         + ' <i class="floor"></i> noise floor: the ECE that a calibrated model would show at this n. '
-        "Small dots: seeds. Lines: 95 % intervals, averaged over seeds. Differences between methods are those of "
-        "estimates without the bias of noise.</p>"
+        "Small dots: seeds. Lines: 95 % intervals, averaged over seeds.</p>"
     )
 
 
