@@ -127,14 +127,27 @@ def test_slices_are_cross_fitted_as_the_whole(folder):
     assert both[0] == pytest.approx(both[1], abs=1e-9)
 
 
-def test_a_temperature_is_fitted_in_bounded_memory(monkeypatch):
+def test_the_halves_are_subsampled_in_bounded_memory_but_the_temperature_is_that_of_all_rows(monkeypatch):
     p = predictions(n=4000)
-    _, t = cross_fitted([p])
+    p.labels[::7] = -100
+    whole, t = cross_fitted([p])
     monkeypatch.setattr("acls.report.page.sources.KEPT", 4 * 1000)
-    _, near = cross_fitted([p[start : start + 500] for start in range(0, 4000, 500)])
-    assert near == pytest.approx(t, rel=0.2)
-    assert near != t
+    part, same = cross_fitted([p[start : start + 500] for start in range(0, 4000, 500)])
+    assert same == pytest.approx(t, rel=1e-6)
+    near, exact = (after(p, 0).log_probs().exp() for after in (part, whole))
+    assert not torch.equal(near, exact)
+    assert torch.allclose(near, exact, atol=0.15)
     assert KEPT * 4 <= 2**26
+
+
+def test_report_and_calibrate_find_the_same_temperature_of_a_large_file(tmp_path, capsys, monkeypatch):
+    path = file(tmp_path, n=4000)
+    monkeypatch.setattr("acls.report.page.sources.KEPT", 4 * 1000)
+    assert main(["report", str(path), "--out", str(tmp_path / "page.html"), "--bootstrap", "0", "--json"]) == 0
+    (on_page,) = json.loads(capsys.readouterr().out)["models"]
+    assert main(["calibrate", str(path), "--json"]) == 0
+    (method,) = json.loads(capsys.readouterr().out)["methods"]
+    assert on_page["temperature"] == pytest.approx(method["parameters"]["temperature"], rel=1e-6)
 
 
 def test_the_worst_mistakes_are_the_most_confident_ones_across_slices():

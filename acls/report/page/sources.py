@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from acls.calibrators import Temperature
+from acls.calibrators.calibration_set import Passes
 from acls.errors import InputError
 from acls.metrics.bins import BINS
 from acls.metrics.significance import REPLICATES
@@ -33,7 +34,7 @@ HELD_OUT = "fitted on the validation part"
 Album = dict[str, "pictures.Picture | None"]
 """The pictures of test parts, by the settings of the data."""
 KEPT = 1 << 24
-"""Largest number of scores kept in memory to fit a temperature."""
+"""Largest number of scores kept in memory to fit temperatures."""
 
 Map = Callable[[Predictions, int], Predictions]
 """Calibrates a slice; the second argument is the number of its first row in the data."""
@@ -210,25 +211,27 @@ def mapped(batches: Iterable[Predictions], after: Map) -> Iterator[Predictions]:
 def cross_fitted(batches: Iterable[Predictions], ignore_index: int = IGNORE_INDEX) -> tuple[Map, float]:
     """Return a map that scales each half by the temperature of the other half, and the temperature of all rows.
 
-    The halves are the rows, or the images, with even and odd numbers, so no row influences its own temperature. The
-    temperature of all rows is the one that `acls calibrate` finds.
+    The halves are the rows, or the images, with even and odd numbers, so no row influences its own temperature. With
+    more than `KEPT` scores, a half's temperature is fitted to an even subsample. The temperature of all rows is always
+    fitted to all of them, and is the one that `acls calibrate` finds; ``batches`` are then read once per pass.
     """
-    logits, labels, half = _held(batches, ignore_index)
+    logits, labels, half, stride = _held(batches, ignore_index)
 
-    def fitted(rows: Tensor) -> float:
-        return float(Temperature(ignore_index=ignore_index).fit(logits[rows], labels[rows]).temperature)
+    def fitted(*data: Any) -> float:
+        return float(Temperature(ignore_index=ignore_index).fit(*data).temperature)
 
-    of_the_other = torch.tensor([fitted(half == 1), fitted(half == 0)])
+    of_the_other = torch.tensor([fitted(logits[half == one], labels[half == one]) for one in (1, 0)])
+    streamed = Passes(lambda: ((p.logits(), p.labels, torch.ones(len(p))) for p in batches))
 
     def after(p: Predictions, first: int) -> Predictions:
         t = of_the_other[_halves(p, first)]
         return replace(p, scores=(p.logits() / t[:, None]).log_softmax(1), kind="log_probs")
 
-    return after, fitted(half >= 0)
+    return after, fitted(logits, labels) if stride == 1 else fitted(streamed)
 
 
-def _held(batches: Iterable[Predictions], ignore_index: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the logits, labels and halves of the labelled rows, evenly subsampled if there are too many."""
+def _held(batches: Iterable[Predictions], ignore_index: int) -> tuple[Tensor, Tensor, Tensor, int]:
+    """Return the logits, labels and halves of the labelled rows, or of every ``stride``-th if there are too many."""
     kept: list[tuple[Tensor, ...]] = []
     first, stride = 0, 1
     for p in batches:
@@ -241,7 +244,7 @@ def _held(batches: Iterable[Predictions], ignore_index: int) -> tuple[Tensor, Te
             stride *= 3  # odd, so that both halves are kept
             kept = [tuple(column[part[3] % stride == 0] for column in part) for part in kept]
     logits, labels, half, _ = (torch.cat(parts) for parts in zip(*kept, strict=True))
-    return logits, labels, half
+    return logits, labels, half, stride
 
 
 def _halves(p: Predictions, first: int) -> Tensor:
