@@ -30,7 +30,7 @@ from acls.recipes import METHODS, Recipe, find
 from acls.report.gallery import write_figures
 from acls.report.page.build import Report, write
 from acls.report.page.build import results as tables_of
-from acls.report.page.overview import decisions, verdict
+from acls.report.page.overview import conclusions, decisions
 from acls.report.page.sources import Unfinished, holds_runs, of_file, of_path, of_study
 from acls.report.page.subjects import Subject, rank_subjects, told_apart
 from acls.report.results import RANKED, Comparison
@@ -438,7 +438,7 @@ def report_files(
     tables = [one.show(table) for one in tables_of(subjects, ranked)] if table else []
     chosen = [] if max_error is None else decisions(subjects, max_error)
     notes = tuple(f"left out: {one}" for one in skipped)
-    return Report(page, verdict(subjects, ranked), chosen, subjects, ranked, drawn, tables, table, notes)
+    return Report(page, conclusions(subjects, ranked), chosen, subjects, ranked, drawn, tables, table, notes)
 
 
 def write_report(

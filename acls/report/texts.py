@@ -191,10 +191,11 @@ def _shift(found: Shift) -> Parts:
     yield from (found.verdict(), "", table, "")
     yield (
         f"T: whether the temperature {found.temperature:.3f} of the clean validation part holds here (ECE within "
-        "noise), or else helps or hurts. Floor: the ECE of a calibrated model at this n. Best T: what would fit here."
+        "noise), or else helps or hurts; maybe: the change may be chance. Floor: the ECE of a calibrated model at "
+        "this n. Best T: what would fit here."
     )
     if found.dense:
-        yield "Pixels of one image are not independent: the noise floors are too low."
+        yield "Pixels of one image are not independent: the noise floors are too low, and effects too sure."
 
 
 def _diagnosis(found: Diagnosis) -> Parts:

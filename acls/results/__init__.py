@@ -4,9 +4,9 @@ from acls.results.comparing import Differences, ModelResults, ProtocolResults, d
 from acls.results.counting import Counts, count, evaluate, measure
 from acls.results.recommending import Advice, Candidate, recommend
 from acls.results.result import LEVEL, Record, Result
-from acls.results.words import Verdict, show_p, verdict
+from acls.results.words import Verdict, effect, show_p, verdict
 
 __all__ = [
     "LEVEL", "Advice", "Candidate", "Counts", "Differences", "ModelResults", "ProtocolResults", "Record", "Result",
-    "Verdict", "count", "differences", "evaluate", "measure", "recommend", "show_p", "verdict",
+    "Verdict", "count", "differences", "effect", "evaluate", "measure", "recommend", "show_p", "verdict",
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from acls.metrics.catalogue import metric
@@ -30,6 +31,22 @@ def verdict(found: Result | Difference) -> Verdict:
     says by how much.
     """
     return _of_result(found) if isinstance(found, Result) else _of_comparison(found)
+
+
+def effect(change: Difference | None) -> str:
+    """Return what a change of the ECE, after minus before, says of a calibrator: "helps", "hurts", or "maybe"."""
+    if change is None or not verdict(change).miscalibrated:
+        return "maybe"
+    return "helps" if change.difference < 0 else "hurts"
+
+
+def verdict_on_seeds(results: Sequence[Result]) -> str:
+    """Return the verdict on the networks of several seeds in a few words."""
+    off = [one for one in results if verdict(one).miscalibrated]
+    if not off:
+        return "no miscalibration beyond chance"
+    some = "" if len(off) == len(results) else f" ({len(off)} of {len(results)} seeds)"
+    return f"miscalibrated, {direction(off[0])}{some}"
 
 
 def show_p(p: float | None) -> str:

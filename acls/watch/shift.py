@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,10 +17,11 @@ from acls.data.corruptions import CORRUPTIONS, SEVERITIES, Corrupt, Corrupted, C
 from acls.data.dataset import Part, SampleBatch
 from acls.data.keyed_random import generator
 from acls.errors import InputError
-from acls.metrics import Suite
-from acls.metrics.significance import noise_floor
+from acls.metrics.significance import Difference
 from acls.models import CATALOGUE, ModelOptions
+from acls.predictions import Predictions
 from acls.recipes import find
+from acls.results import Counts, differences, effect
 from acls.shapes import IGNORE_INDEX
 from acls.train.evaluate import Sample, open_weights
 from acls.train.session import Session
@@ -48,13 +50,13 @@ class Condition:
     scaled_nll: float
     fitting_temperature: float
     """The temperature that would fit here."""
+    change: Difference | None
+    """The scaled ECE minus the ECE, tested on the same samples."""
 
     @property
     def verdict(self) -> str:
-        """The effect of the clean temperature: "holds" if the ECE is within noise, else "helps" or "hurts"."""
-        if self.scaled_ece <= self.scaled_ceiling:
-            return "holds"
-        return "helps" if self.scaled_ece < self.ece else "hurts"
+        """The effect of the clean temperature: "holds" if the ECE is within noise, else by `acls.results.effect`."""
+        return "holds" if self.scaled_ece <= self.scaled_ceiling else effect(self.change)
 
 
 @dataclass(frozen=True)
@@ -71,12 +73,13 @@ class Shift:
         shifted = [one for one in self.conditions if one.corruption != CLEAN]
         if not shifted:
             return f"Nothing was corrupted; the temperature is {self.temperature:.3f}."
-        counts = {word: sum(one.verdict == word for one in shifted) for word in ("holds", "helps", "hurts")}
+        counts = Counter(one.verdict for one in shifted)
+        chance = f" Of {counts['maybe']} the ECE changes by no more than chance." if counts["maybe"] else ""
         worst = max(shifted, key=lambda one: one.scaled_ece)
         return (
             f"Of {len(shifted)} conditions the clean temperature {self.temperature:.3f} keeps {counts['holds']} "
             f"calibrated, lowers the ECE of {counts['helps']} but not to within noise, and raises that of "
-            f"{counts['hurts']}. The worst is {worst.corruption} {worst.severity}, with an ECE of "
+            f"{counts['hurts']}.{chance} The worst is {worst.corruption} {worst.severity}, with an ECE of "
             f"{worst.scaled_ece:.2%} at that temperature."
         )
 
@@ -100,27 +103,25 @@ def sweep(
     ``corrupt(images, index)`` was applied to their images in 0..1. ``corrupt`` is None for clean images.
     """
     for one in (None, *corruptions):
-        suites: list[Suite] = []
+        counts = {name: Counts(compare=True) for name in ("plain", "scaled")}
         sample = Sample(samples)
         for logits, target, index in outputs(one):
-            both = [Suite.of(z, target, ignore_index=void) for z in (logits, logits / temperature)]
-            suites = [old + new for old, new in zip(suites, both, strict=True)] if suites else both
+            for own, z in zip(counts.values(), (logits, logits / temperature), strict=True):
+                own.add(Predictions.dense(z, target, "logits", ignore_index=void))
             sample.add(logits, target, index)
-        if not suites or suites[0].n == 0:
-            raise InputError("the test part has no labelled sample")
-        (plain, floor), (scaled, scaled_floor) = (
-            (suite.summary(), noise_floor(suite, replicates=_REPLICATES)["ece"]) for suite in suites
-        )
+        results = {name: own.result(replicates=_REPLICATES) for name, own in counts.items()}
+        plain, scaled = results.values()
         yield Condition(
             corruption=one.name if one else CLEAN,
             severity=one.severity if one else 0,
-            n=suites[0].confidences.rows,
+            n=plain.n,
             **{name: plain[name] for name in ("accuracy", "nll", "ece")},
-            ece_floor=floor.mean,
+            ece_floor=plain.floors["ece"].mean,
             **{f"scaled_{name}": scaled[name] for name in ("nll", "ece")},
-            scaled_floor=scaled_floor.mean,
-            scaled_ceiling=scaled_floor.high,
+            scaled_floor=scaled.floors["ece"].mean,
+            scaled_ceiling=scaled.floors["ece"].high,
             fitting_temperature=_temperature(sample, void),
+            change=differences(results).comparisons.get("scaled", {}).get("ece"),
         )
 
 

@@ -19,11 +19,11 @@ from acls.metrics.significance import Floor
 from acls.predictions import Predictions, open_batches
 from acls.report.page.build import embedded, render, results, write
 from acls.report.page.diagram_data import OFFERED, binned, by_class
-from acls.report.page.overview import decisions, verdict
+from acls.report.page.overview import conclusions, decisions
 from acls.report.page.pictures import LARGEST, data_address, encode, of_files
-from acls.report.page.sources import KEPT, cross_fitted, mapped, of_path, of_run, of_study
+from acls.report.page.sources import KEPT, cross_fitted, mapped, of_file, of_path, of_run, of_study
 from acls.report.page.subjects import named, rank_subjects, told_apart
-from acls.results import Result, evaluate
+from acls.results import Result, evaluate, recommend
 from acls.results.details import MISTAKES
 from acls.study.store import Row, Store
 from tests.report.made import confidences, file, predictions, run, subject
@@ -169,30 +169,41 @@ def test_of_an_image_the_worst_pixel_is_shown_and_ignored_ones_are_not():
 
 
 def test_the_verdict_says_the_error_its_worth_the_way_and_the_remedy(overconfident):
-    (sentence,) = verdict([overconfident])
+    (sentence,) = conclusions([overconfident])
     assert re.fullmatch(
         r"outputs\.npz: Miscalibrated, overconfident \(p < 0\.001\): mean confidence \d+\.\d+%, accuracy \d+\.\d+%, "
-        r"ECE \d+\.\d+%, without the bias of noise \d+\.\d+%; temperature (1\.9|2|2\.1) brings the ECE to [\d.]+ %\.",
+        r"ECE \d+\.\d+%, without the bias of noise \d+\.\d+%; at temperature (1\.9|2|2\.1), the ECE is [\d.]+ %\.",
         sentence,
     )
 
 
 def test_the_verdict_says_when_there_is_nothing_wrong(folder):
-    (sentence,) = verdict([subject(folder, name="fine.npz", n=1500, sharpness=1.0)])
+    (sentence,) = conclusions([subject(folder, name="fine.npz", n=1500, sharpness=1.0)])
     assert "No miscalibration beyond chance at n = 1,500" in sentence
 
 
+def test_the_page_leaves_the_advice_on_a_temperature_to_calibrate(folder):
+    """Here the ECE at the temperature is lower by chance, and the advice is to keep the model as it is."""
+    path = file(folder, "near.npz", n=300, sharpness=1.0, seed=21)
+    found = of_file(path, replicates=0)
+    before, after = (state.result["ece"] for state in found.states)
+    assert after < before
+    assert recommend(path).chosen is None
+    (sentence,) = conclusions([found])
+    assert re.search(r"; at temperature [\d.]+, the ECE is [\d.]+ %\.$", sentence)
+
+
 def test_the_verdict_names_underconfidence(folder):
-    (sentence,) = verdict([subject(folder, name="shy.npz", sharpness=0.4)])
+    (sentence,) = conclusions([subject(folder, name="shy.npz", sharpness=0.4)])
     assert "Miscalibrated, underconfident" in sentence
-    assert "; temperature 0." in sentence
+    assert "; at temperature 0." in sentence
 
 
 def test_the_verdict_of_several_names_the_best_and_whether_that_is_chance(folder):
     good = subject(folder, name="good.npz", n=2000, sharpness=1.0)
     bad = subject(folder, name="bad.npz", n=2000, sharpness=3.0)
     ranked = rank_subjects([bad, good])
-    first, second, *each = verdict([bad, good], ranked)
+    first, second, *each = conclusions([bad, good], ranked)
     assert first.startswith("good.npz has the lowest ECE, ")
     assert re.search(r"% debiased, \d+\.\d\d points below bad\.npz \(95 % interval \S+ to \S+; p < 0\.001\)\.$", first)
     assert second == "1 of 2 networks are miscalibrated by more than chance."
@@ -204,7 +215,7 @@ def test_networks_of_different_protocols_are_neither_ranked_nor_put_in_one_table
     states = tuple(replace(state, protocol={"bins": 25}) for state in one.states)
     both = [one, named(replace(one, states=states), method="other")]
     assert rank_subjects(both) == []
-    assert "not compared" in verdict(both)[0]
+    assert "not compared" in conclusions(both)[0]
     assert [len(table.rows) for table in results(both)] == [2, 2]
     text = render(both, title="x")
     assert text.count("<table>") == 2
@@ -214,21 +225,21 @@ def test_networks_of_different_protocols_are_neither_ranked_nor_put_in_one_table
 def test_networks_on_other_samples_are_not_ranked(folder):
     two = [subject(folder, name=f"{n}.npz", n=n) for n in (300, 400)]
     assert rank_subjects(two) == []
-    assert verdict(two)[0] == "The networks were tested on different samples, so they are not compared."
-    assert len(verdict(two)) == 3
+    assert conclusions(two)[0] == "The networks were tested on different samples, so they are not compared."
+    assert len(conclusions(two)) == 3
 
 
 def test_as_many_samples_with_other_labels_are_other_samples(folder):
     two = [subject(folder, name=f"seed{seed}.npz", seed=seed, n=300) for seed in (1, 2)]
     assert rank_subjects(two) == []
-    assert "different samples" in verdict(two)[0]
+    assert "different samples" in conclusions(two)[0]
 
 
 def test_stored_numbers_without_outputs_are_of_other_samples_where_the_data_set_is_another(tmp_path):
     for method, data in (("CE", "digits"), ("ACLS", "synthetic")):
         settings = {"recipe": {"data": {"name": data}}}
         Store(tmp_path, create=True).add(stored(method, 1, settings=settings))
-    assert "different samples" in verdict(of_study(tmp_path))[0]
+    assert "different samples" in conclusions(of_study(tmp_path))[0]
 
 
 def test_triples_make_a_page_without_what_they_cannot_tell(folder):
@@ -325,7 +336,7 @@ def test_runs_that_differ_in_the_seed_alone_are_seeds_of_one_method(tmp_path):
         run(tmp_path / f"{seed}", loss="CE()", seed=seed, draw=0, log=() if seed == 1 else ("tensorboard",))
     found = found_in(tmp_path)
     assert [one.method for one in found] == ["CE", "CE"]
-    assert "over 2 seeds" in verdict(found)[0]
+    assert "over 2 seeds" in conclusions(found)[0]
     assert [line[-2] for line in results(found)[0].rows] == ["2", "2"]
 
 
@@ -353,7 +364,7 @@ def test_runs_on_other_data_are_told_apart_by_the_recipe_and_not_ranked(tmp_path
     found = found_in(tmp_path)
     assert [one.method for one in found] == ["CE · digits_cnn", "CE · synthetic_mlp"]
     assert rank_subjects(found) == []
-    assert "different samples" in verdict(found)[0]
+    assert "different samples" in conclusions(found)[0]
 
 
 def test_a_seed_that_is_there_twice_is_told_apart_by_its_place(tmp_path):
@@ -391,7 +402,7 @@ def test_a_study_whose_runs_are_gone_still_shows_its_numbers(tmp_path):
     Store(tmp_path, create=True).add(stored("CE", 1, settings={"recipe": {}}))
     (found,) = of_study(tmp_path)
     assert found.as_is.result.suite is None
-    assert "Miscalibrated, overconfident (the ECE is above its noise floor): ECE 12.30%" in verdict([found])[0]
+    assert "Miscalibrated, overconfident (the ECE is above its noise floor): ECE 12.30%" in conclusions([found])[0]
     write([found], tmp_path / "report.html")
     assert "12.30" in (tmp_path / "report.html").read_text()
 

@@ -12,6 +12,7 @@ from acls.data.corruptions import Corruption
 from acls.data.dataset import Draw
 from acls.errors import InputError
 from acls.metrics import Suite
+from acls.metrics.significance import Difference
 from acls.models import ModelOptions
 from acls.report.figures.shift import prepare
 from acls.train import fit
@@ -67,7 +68,7 @@ def test_the_command_prints_a_table_json_and_a_figure(run, tmp_path, capsys, mon
     assert main(["shift", str(run), *options]) == 0
     narrow = capsys.readouterr().out
     assert max(map(len, narrow.splitlines())) <= 60
-    assert all(line.split()[-1] in ("T", "holds", "helps", "hurts") for line in narrow.split("\n\n")[1].splitlines())
+    assert all(line.split()[-1] in ("T", "holds", "helps", "hurts", "maybe") for line in narrow.split("\n\n")[1].splitlines())
     assert f"T: whether the temperature {of_model(run, corruptions=[]).temperature:.3f}" in narrow
     assert "Best T" in narrow
     assert main(["shift", str(run), *options, "--json", "--figure", str(tmp_path / "shift.png")]) == 0
@@ -117,15 +118,18 @@ def test_a_sweep_over_any_model_fixes_an_overconfident_one():
 
 def test_verdicts():
     numbers = dict.fromkeys(Condition.__dataclass_fields__, 0.0) | {"corruption": "noise", "severity": 1}
-    one = Condition(**numbers)
-    holds = replace(one, scaled_ece=0.01, scaled_ceiling=0.02, ece=0.005)
-    helps = replace(one, scaled_ece=0.03, scaled_ceiling=0.02, ece=0.05)
-    hurts = replace(one, scaled_ece=0.06, scaled_ceiling=0.02, ece=0.05)
-    assert [condition.verdict for condition in (holds, helps, hurts)] == ["holds", "helps", "hurts"]
-    told = Shift(1.5, (replace(one, corruption="none", severity=0), holds, helps, hurts))
+    one = Condition(**numbers | {"scaled_ceiling": 0.02, "change": None})
+    holds = replace(one, scaled_ece=0.01, ece=0.005)
+    helps = replace(one, scaled_ece=0.03, ece=0.05, change=Difference(-0.02, -0.03, -0.01, 0.01))
+    hurts = replace(one, scaled_ece=0.06, ece=0.05, change=Difference(0.01, 0.005, 0.02, 0.01))
+    maybe = replace(helps, change=Difference(-0.02, -0.05, 0.01, 0.2))  # lower, but by no more than chance
+    conditions = (holds, helps, hurts, maybe, replace(helps, change=None))
+    assert [condition.verdict for condition in conditions] == ["holds", "helps", "hurts", "maybe", "maybe"]
+    told = Shift(1.5, (replace(one, corruption="none", severity=0), *conditions))
     assert "keeps 1 calibrated" in told.verdict()
+    assert "Of 2 the ECE changes by no more than chance." in told.verdict()
     assert list(prepare(told)) == ["noise"]
-    assert [100 * one.scaled_ece for one in prepare(told)["noise"]] == pytest.approx([0, 1, 3, 6])
+    assert [100 * one.scaled_ece for one in prepare(told)["noise"]] == pytest.approx([0, 1, 3, 6, 3, 3])
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from acls.errors import InputError
 from acls.metrics.catalogue import CATALOGUE, names
 from acls.report import results as views
 from acls.report.page.diagram_data import OFFERED, OFFERED_OF_MANY, binned, by_class, short
-from acls.report.page.overview import decisions, overview, verdict
+from acls.report.page.overview import conclusions, decisions, overview
 from acls.report.page.subjects import Subject, by_method, by_protocol, rank_subjects, records, told_apart
 from acls.report.tables import Table
 from acls.results import Record
@@ -111,7 +111,7 @@ def render(
     script, style, frame = (_resource(name) for name in ("page.js", "page.css", "page.html"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     groups = by_protocol(records(subjects))
-    now, sentences = datetime.now(UTC), verdict(subjects, ranked)
+    now, sentences = datetime.now(UTC), conclusions(subjects, ranked)
     return string.Template(frame).substitute(
         title=html.escape(title),
         digest=digest,

@@ -11,9 +11,8 @@ from acls.metrics.catalogue import metric
 from acls.metrics.estimates import Estimate
 from acls.report.page.subjects import Subject, by_method, by_protocol, records, same_samples
 from acls.report.results import about_ranking, mean_text, metric_values
-from acls.results import Record
-from acls.results import verdict as verdict_of
-from acls.results.words import direction
+from acls.results import Record, verdict
+from acls.results.words import verdict_on_seeds
 from acls.study.ranking import Ranked
 from acls.study.runs import NONE
 
@@ -83,7 +82,7 @@ def _mean(name: str, records: Sequence[Record]) -> str:
     return metric(name).show(statistics.fmean(values)) if values else ""
 
 
-def verdict(subjects: Sequence[Subject], ranked: Sequence[Ranked] = ()) -> list[str]:
+def conclusions(subjects: Sequence[Subject], ranked: Sequence[Ranked] = ()) -> list[str]:
     """Return the most important sentences: the best of several methods and the comparison, then each method."""
     methods = by_method(subjects)
     sentences = [about(name, group) for name, group in methods.items()]
@@ -103,18 +102,17 @@ def decisions(subjects: Sequence[Subject], max_error: float) -> list[str]:
 
 
 def about(method: str, group: Sequence[Subject]) -> str:
-    """Return one sentence on a method: the verdict on its networks of all seeds, and the effect of a temperature."""
+    """Return one sentence on a method: the verdict on its networks of all seeds, and the ECE at a temperature.
+
+    Whether to use the temperature is the question of `acls calibrate`, which the page does not answer.
+    """
     if not any("ece" in one.as_is.result.estimates for one in group):
         return f"{method}: no ECE is known."
     if len(group) == 1:
-        return f"{method}: {verdict_of(group[0].as_is.result).text.removesuffix('.')}{_remedy(group)}."
+        return f"{method}: {verdict(group[0].as_is.result).text.removesuffix('.')}{_at_temperature(group)}."
     mean, *spread = mean_text([one.as_is for one in group], "ece").partition(" ± ")
-    off = [one for one in group if verdict_of(one.as_is.result).miscalibrated]
-    way = "no miscalibration beyond chance"
-    if off:
-        way = f"miscalibrated, {direction(off[0].as_is.result)}"
-        way += "" if len(off) == len(group) else f" ({len(off)} of {len(group)} seeds)"
-    return f"{method}: ECE {mean} %{''.join(spread)} over {len(group)} seeds: {way}{_remedy(group)}."
+    way = verdict_on_seeds([one.as_is.result for one in group])
+    return f"{method}: ECE {mean} %{''.join(spread)} over {len(group)} seeds: {way}{_at_temperature(group)}."
 
 
 def _overall(methods: dict[str, list[Subject]], ranked: Sequence[Ranked]) -> list[str]:
@@ -127,17 +125,15 @@ def _overall(methods: dict[str, list[Subject]], ranked: Sequence[Ranked]) -> lis
     if not same_samples(subjects):
         return ["The networks were tested on different samples, so they are not compared."]
     sentences = [about_ranking(one) for one in ranked if (one.metric, one.posthoc) == ("ece", NONE)]
-    off = sum(bool(verdict_of(one.as_is.result).miscalibrated) for one in known)
+    off = sum(bool(verdict(one.as_is.result).miscalibrated) for one in known)
     many = f"{off} of {len(known)} networks are" if off else f"None of the {len(known)} networks is"
     return [*sentences, f"{many} miscalibrated by more than chance."]
 
 
-def _remedy(group: Sequence[Subject]) -> str:
-    states = _scaled(group), [one.as_is for one in group]
-    after, before = (metric_values(records, "ece") for records in states)
-    if not after or not before:
+def _at_temperature(group: Sequence[Subject]) -> str:
+    after = _mean("ece", _scaled(group))
+    if not after:
         return ""
     ts = sorted(one.temperature for one in group if one.temperature is not None)
     t = "" if not ts else f" {ts[0]:.2g}" if f"{ts[0]:.2g}" == f"{ts[-1]:.2g}" else f" {ts[0]:.2g} to {ts[-1]:.2g}"
-    does = "brings the ECE to" if statistics.fmean(after) < statistics.fmean(before) else "does not help, with"
-    return f"; temperature{t} {does} {_mean('ece', states[0])} %"
+    return f"; at temperature{t}, the ECE is {after} %"
