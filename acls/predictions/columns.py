@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, fields
@@ -14,7 +15,7 @@ _SCORES: dict[Kind, tuple[str, ...]] = {"logits": ("logits",), "probs": ("probs"
 """Default names for each kind of scores: p0, p1, ... are probabilities."""
 _LABELS = ("label", "target", "targets", "y", "y_true", "truth", "true", "class", "gt")
 _CORRECT = ("correct", "is_correct", "iscorrect", "correctness", "was_correct", "right", "is_right", "ok")
-_STATED = ("conf", "certain", "stated", "said", "sure")
+_STATED = re.compile(r"conf|(?<!un)certain|(?<![a-z])(stated|said|sure)", re.IGNORECASE)
 """Common parts of column names for stated confidences."""
 
 
@@ -128,6 +129,8 @@ def resolve(columns: Columns, available: Mapping[str, Field], where: str) -> Lay
         said = getattr(columns, kind) or next(name for name in _SCORES[kind] if _present(name, available))
         roles["scores"] = _find(said, kind, available, where)
     said = columns.labels or "labels"
+    if "scores" in roles:
+        _refuse_stated(roles["scores"], kind, said, available, where)
     if not correct and (said in available or not columns.unlabelled):
         roles["labels"] = _labels(said, roles.get("scores", ()), available, where)
     for name in ("group", "image", "weight"):
@@ -150,16 +153,25 @@ def _by_correct(columns: Columns, available: Mapping[str, Field]) -> bool:
 def _labels(said: str, scores: tuple[Ref, ...], available: Mapping[str, Field], where: str) -> tuple[Ref, ...]:
     """Find the labels; if they are missing, the error says what the file probably contains instead."""
     taken = {ref.name for ref in scores}
-    if said.lower() in _CORRECT and len(scores) == 1 and len(available[scores[0].name].shape or (0,)) == 1:
-        raise InputError(
-            f"{where}: {said!r} seems to say whether a prediction was right, not the class that was true: for stated "
-            f"confidences pass --confidence {scores[0].name} --correct {said}"
-        )
     families = {match[1] for name in available if name not in taken and (match := re.fullmatch(r"(.*?)_?\d+", name))}
     several = next((refs for prefix in sorted(families) if (refs := _numbered(prefix, available))), ())
     if several and said not in available and (said == "labels" or "," in said or _numbered(said, available)):
         raise InputError(f"{where} holds labels {several[0]} to {several[-1]}: {MULTILABEL}")
     return _find(said, "labels", available, where, taken)
+
+
+def _refuse_stated(refs: tuple[Ref, ...], kind: Kind, said: str, available: Mapping[str, Field], where: str) -> None:
+    """Raise an error if a single column, which would hold scores of class 1, is probably a stated confidence."""
+    first, field = str(refs[0]), available[refs[0].name]
+    single = (
+        len(refs) == 1 and math.prod((field.shape or ())[len(refs[0].index) + 1 :]) == 1 and "list" not in field.dtype
+    )
+    if single and (said.lower() in _CORRECT or (kind == "probs" and _STATED.search(first))):
+        raise InputError(
+            f"{where}: expected the {kind} of class 1 and the true class, got {first!r} and {said!r}, which seem to be "
+            f"a stated confidence and whether the answer was right: pass --confidence {first} --correct "
+            f"{said if said in available else 'NAME'}, or rename the columns if they are what was expected"
+        )
 
 
 def _kind(available: Mapping[str, Field], where: str, *, unlabelled: bool) -> Kind:
@@ -184,7 +196,7 @@ def _present(name: str, available: Mapping[str, Field]) -> bool:
 
 
 def _example(available: Mapping[str, Field]) -> str:
-    stated = next((name for name in available if any(part in name.lower() for part in _STATED)), None)
+    stated = next((name for name in available if _STATED.search(name)), None)
     if stated is not None:
         right = next((name for name in available if name.lower() in _CORRECT), "NAME")
         return f"for stated confidences pass --confidence {stated} --correct {right}"
