@@ -13,7 +13,8 @@ from acls.errors import InputError, suggest
 
 ScoreKind = Literal["logits", "probs", "log_probs"]
 SCORE_KINDS: tuple[ScoreKind, ...] = get_args(ScoreKind)
-_LOOKED_AT = 256
+ONE_TOLERANCE = 1e-3
+"""Largest allowed distance of one probability from the range 0..1, which rounding can cause."""
 SUM_TOLERANCE = 0.02
 """Largest allowed distance of a row's sum of probabilities from 1: half precision with many classes can reach it."""
 
@@ -25,7 +26,9 @@ def as_tensor(array: Any, name: str = "scores") -> Tensor:
     found = np.atleast_1d(np.asarray(array))
     boxed = found.dtype.kind == "O" and found.size and isinstance(found.flat[0], bool | int | float | np.number)
     if not boxed and found.dtype.kind not in "biuf":
-        raise InputError(f"{name}: expected numbers, got {type(array).__name__} of {found.dtype}: pass class ids")
+        way = "class ids" if name == "labels" else "an array of numbers"
+        way = "the result of its .collect()" if hasattr(array, "collect") else way  # a lazy data frame
+        raise InputError(f"{name}: expected numbers, got {type(array).__name__} of {found.dtype}: pass {way}")
     if boxed or found.dtype.itemsize > 8:
         found = found.astype(np.float64)
     # Convert to the byte order of this machine. Copy read-only arrays, because a tensor could write into them.
@@ -33,7 +36,10 @@ def as_tensor(array: Any, name: str = "scores") -> Tensor:
 
 
 def known_kind(scores: Tensor, kind: str | None) -> ScoreKind:
-    """Return the kind of the scores: ``kind`` if it is given, else "logits"; raise if they look like probabilities.
+    """Return the kind of the scores: ``kind`` if it is given, else "logits"; raise if they may be something else.
+
+    Scores that all lie in 0..1 may be probabilities, whatever their sums. Scores ``(N,)`` of class 1 of which none is
+    above 0 may be log-probabilities; rows of log-probabilities of all classes are logits.
 
     >>> known_kind(torch.tensor([[2.0, -1.0]]), None)
     'logits'
@@ -42,13 +48,16 @@ def known_kind(scores: Tensor, kind: str | None) -> ScoreKind:
         return kind
     if kind is not None:
         raise InputError(f"kind is {kind!r}{suggest(str(kind), SCORE_KINDS)}")
-    some = scores[:_LOOKED_AT].float()
-    ones = torch.ones((), device=some.device) if some.ndim == 1 else some.sum(1)
-    if some.numel() and bool(((some >= 0) & (some <= 1)).all() & ((ones - 1).abs() <= SUM_TOLERANCE).all()):
-        raise InputError(
-            'the scores look like probabilities, and kind is not given: pass kind="probs", or kind="logits" if they '
-            "are logits that happen to lie between 0 and 1 and add up to 1"
-        )
+    low, high = (float(end) for end in torch.aminmax(scores)) if scores.numel() else (-1.0, 2.0)
+    for other, ambiguous, where in (
+        ("probs", low >= -ONE_TOLERANCE and high <= 1 + ONE_TOLERANCE, "lie between 0 and 1"),
+        ("log_probs", scores.ndim == 1 and high <= 0, "are 0 or less"),
+    ):
+        if ambiguous:
+            raise InputError(
+                f"expected kind= with scores that all {where}, got none: they may be {other} or logits; pass "
+                f'kind="{other}" or kind="logits"'
+            )
     return "logits"
 
 
@@ -64,13 +73,13 @@ def scored(scores: Any, labels: Any, kind: str | None = None) -> tuple[Tensor, T
         target = target[:, 0]
     if not found.is_floating_point():
         found = found.float()
-    known = known_kind(found, kind)
-    if found.ndim > 1 and target.ndim == found.ndim and target.shape == found.shape:
+    if target.ndim == max(found.ndim, 2) and target.shape[1] != 1:
         raise InputError(
-            f"labels: expected a class id per row, got shape {tuple(target.shape)}, the scores' own. One-hot "
-            "or soft labels become ids by labels.argmax(1); of several labels per row (multilabel) pass one at a "
-            "time, as the binary scores[:, k] with labels[:, k]"
+            f"labels: expected a class id per row, got shape {tuple(target.shape)} for scores of shape "
+            f"{tuple(found.shape)}. One-hot or soft labels become ids by labels.argmax(1); of several labels per row "
+            "(multilabel) pass one at a time, as the binary scores[:, k] with labels[:, k]"
         )
+    known = known_kind(found, kind)
     if target.is_floating_point():
         if bool((target != target.round()).any()):
             raise InputError(f"labels: expected class ids, got {float(target[target != target.round()][0]):g}")

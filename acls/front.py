@@ -17,7 +17,7 @@ from acls.arrays import as_tensor, scored
 from acls.calibrators import Calibrator, make_calibrator
 from acls.data import DataOptions
 from acls.data.given import fingerprint, gathered
-from acls.errors import InputError
+from acls.errors import InputError, suggest
 from acls.metrics.bins import BINS
 from acls.metrics.protocols import PROTOCOLS
 from acls.metrics.protocols import protocol as find_protocol
@@ -47,6 +47,9 @@ from acls.study.runs import chosen, detailed, plan, run_study
 from acls.study.store import Store
 from acls.train import Given, TrainedRun
 from acls.train import fit as train_recipe
+
+_SETTINGS = ("bins", "by_group", "by_image", "compare", "detailed", "ignore_index", "replicates")
+"""Arguments of `acls.results.evaluate`."""
 
 
 def compare(
@@ -263,19 +266,24 @@ def predictions(
 
     ``scores`` has shape ``(N, K)``, or ``(N, K, H, W)`` for maps; for two classes it can be ``(N,)``, the scores of
     class 1. ``labels`` are class ids. ``kind`` is "logits", "probs" or "log_probs". The default is logits; scores that
-    look like probabilities then raise an error. For stated confidences, for example of language models, pass
-    ``confidence`` and ``correct`` instead of scores and labels. ``group`` is the part of the data that each row belongs
-    to. ``image`` is the unit of each row: rows of the same unit are not independent. ``sample_weight`` is one number
-    per row or map: a row with weight w counts as w equal rows.
+    may be something else, as all lie in 0..1, then raise an error. For stated confidences, for example of language
+    models, pass ``confidence`` and ``correct`` instead of scores and labels. ``group`` is the part of the data that
+    each row belongs to. ``image`` is the unit of each row: rows of the same unit are not independent.
+    ``sample_weight`` is one number per row or map: a row with weight w counts as w equal rows.
     """
     weight = _weight(sample_weight, confidence if scores is None else scores)
     if isinstance(scores, Predictions):
+        if any(one is not None for one in (labels, kind, confidence, correct, group, image)):
+            raise InputError(
+                "Predictions have labels, kind, group and image of their own: pass none of these with them"
+            )
         return scores if weight is None else replace(scores, weight=weight)
     codes, names = (None, ()) if group is None else _codes(group)
     unit = None if image is None else _codes(image)[0]
     if confidence is not None or correct is not None:
-        if confidence is None or correct is None or scores is not None or labels is not None:
-            raise InputError("stated confidences are confidence= and correct= together, without scores and labels")
+        others = any(one is not None for one in (scores, labels, kind))
+        if confidence is None or correct is None or others:
+            raise InputError("stated confidences are confidence= and correct= together, without scores, labels or kind")
         right = as_tensor(correct, "correct")
         if bool(((right != 0) & (right != 1)).any()):
             raise InputError("correct: expected 1 where the answer was right and 0 where it was wrong")
@@ -311,11 +319,17 @@ def evaluate(
     row or map: intervals of weighted metrics come from the variance between rows, and there is no noise floor. A path
     is read as by ``acls evaluate``.
     """
-    if isinstance(scores, str | Path):
-        if sample_weight is not None:
-            raise InputError("sample_weight goes with arrays: for a file pass columns=Columns(weight=NAME)")
+    file, own_names = isinstance(scores, str | Path), ("confidence", "correct", "group", "image")
+    known = {*_SETTINGS, *(("columns",) if file else own_names)}
+    for name in settings:
+        if name not in known:
+            raise InputError(f"evaluate takes no {name}= with {'a file' if file else 'arrays'}{suggest(name, known)}")
+    if file:
+        if any(one is not None for one in (labels, kind, sample_weight)):
+            way = "columns=acls.predictions.Columns(probs=NAME, labels=NAME, weight=NAME)"
+            raise InputError(f"labels, kind and sample_weight go with arrays: for a file name its columns, as in {way}")
         return measured(scores, **settings)
-    own = {name: settings.pop(name, None) for name in ("confidence", "correct", "group", "image")}
+    own = {name: settings.pop(name, None) for name in own_names}
     ignored = settings.get("ignore_index", IGNORE_INDEX)
     found = _checked(scores, labels, kind, sample_weight=sample_weight, ignore_index=ignored, **own)
     return measured(found, **({"by_group": found.group is not None, "by_image": None} | settings))
@@ -341,7 +355,7 @@ def apply(calibrator: Calibrator, scores: Any, kind: str | None = None) -> Any:
     A single score per row is the score of class 1, or a stated confidence. A stated confidence needs no ``kind``.
     """
     found = as_tensor(scores)
-    if calibrator.stated:
+    if calibrator.stated and kind is None:
         kind = "probs"
     one = found.ndim == 1 or (found.ndim == 2 and found.shape[1] == 1)
     full, _, known = scored(found, found.new_zeros(len(found)).long(), kind)

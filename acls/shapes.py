@@ -76,6 +76,8 @@ def flatten(
     outside of ``torch.compile``. Only there, ``valid`` is None if no position is ignored. Binary scores ``(N,)`` or
     ``(N, 1, *D)`` become logits of two classes, 0 and the score (see `two_classes`).
     """
+    check_tensor(logits)
+    check_tensor(target, "target")
     looks = target.device.type == "cpu" and not torch.compiler.is_compiling()
     logits, target = two_classes(logits, target, ignore_index)
     check_logits(logits)
@@ -105,8 +107,15 @@ def flatten(
     return Positions(rows, torch.where(valid, labels, 0), valid, expected, index)
 
 
+def check_tensor(array: object, name: str = "logits") -> None:
+    """Raise an error unless the array is a tensor."""
+    if not isinstance(array, Tensor):
+        raise InputError(f"expected {name} as a tensor, got {type(array).__name__}: pass torch.as_tensor({name})")
+
+
 def check_logits(logits: Tensor) -> None:
     """Raise an error unless the logits are floating point and have a class axis: ``(N, K, *D)``."""
+    check_tensor(logits)
     if logits.ndim < 2:
         raise InputError(
             f"expected logits of shape (N, K) or (N, K, *D), got {tuple(logits.shape)}: "
@@ -160,6 +169,7 @@ def some_ignored(labels: Tensor, n_classes: int, ignore_index: int) -> bool:
 
 def two_class_logits(logits: Tensor) -> Tensor:
     """Convert binary scores ``(N,)`` or ``(N, 1, *D)`` to two-class logits [0, score]; other logits are unchanged."""
+    check_tensor(logits)
     if not logits.is_floating_point() or not (logits.ndim == 1 or (logits.ndim > 1 and logits.shape[1] == 1)):
         return logits
     scores = logits.unsqueeze(1) if logits.ndim == 1 else logits

@@ -18,7 +18,7 @@ from acls.errors import InputError
 from acls.hashing import codes
 from acls.metrics.bins import BINS, bin_of
 from acls.metrics.tally import Tally
-from acls.shapes import flatten
+from acls.shapes import check_tensor, flatten
 
 CHUNK = 2**18
 """Number of elements of logits per chunk: about a megabyte, so that intermediate results stay in the cache."""
@@ -71,7 +71,7 @@ class CalibrationSet:
         self._groups = torch.zeros(1, dtype=torch.int64)
         self._batches: Batches = ()
         if isinstance(logits, np.ndarray):
-            raise InputError("expected logits as a tensor, got a NumPy array: pass torch.from_numpy(logits)")
+            check_tensor(logits)
         if isinstance(logits, Tensor):
             if target is None:
                 raise InputError("target is missing: pass fit(logits, target), or an iterable of (logits, target)")

@@ -40,7 +40,7 @@ class Gathered:
         """Count a batch; ``unit`` holds the sample numbers in the data set, which set the order of the kept rows."""
         if len(target) == 0:
             return
-        counted = Suite.of(logits, target, ignore_index=self.ignore_index, bins=self.bins)
+        counted = Suite.of(logits, target, kind="logits", ignore_index=self.ignore_index, bins=self.bins)
         self.suite = counted if self.suite is None else self.suite + counted
         if unit is None:
             unit = torch.arange(self.positions, self.positions + len(target))

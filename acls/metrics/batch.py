@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from acls.arrays import ONE_TOLERANCE
 from acls.errors import InputError, suggest
 from acls.shapes import IGNORE_INDEX, flatten
 
@@ -25,8 +26,6 @@ _CACHED = 1 << 17
 _ON_DEVICE = 1 << 26
 _FEW_CLASSES = 32
 _LANES = 64
-# How far a probability may exceed 1 because of rounding (half precision has 2^-11).
-_ABOVE_ONE = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,7 +211,7 @@ class Batch:
         low, high = torch.aminmax(confidence)  # both are NaN if any value is NaN
         if bool((low >= 0) & (high <= 1)):
             return
-        wrong = ~((confidence >= 0) & (confidence <= 1 + _ABOVE_ONE))
+        wrong = ~((confidence >= 0) & (confidence <= 1 + ONE_TOLERANCE))
         if not bool(wrong.any()):  # because of rounding, probabilities can be slightly above 1
             confidence.clamp_(max=1)
             return

@@ -78,15 +78,18 @@ class Tally:
     @classmethod
     def of_triples(
         cls,
-        confidence: Tensor,
-        predicted: Tensor,
-        labels: Tensor,
+        confidence: Any,
+        predicted: Any,
+        labels: Any,
         *,
-        sample_weight: Tensor | None = None,
+        sample_weight: Any = None,
         **settings: Any,
     ) -> Self:
         """Return the sums of predictions of which only the confidence, the class, and the true class are known."""
-        return cls.count(Batch.of_triples(confidence, predicted, labels, sample_weight=sample_weight), **settings)
+        weight = None if sample_weight is None else as_tensor(sample_weight, "sample_weight")
+        given = {"confidence": confidence, "predicted": predicted, "labels": labels}
+        parts = (as_tensor(array, name) for name, array in given.items())
+        return cls.count(Batch.of_triples(*parts, sample_weight=weight), **settings)
 
     def __add__(self, other: Tally) -> Self:
         if type(other) is not type(self):

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from acls.arrays import SUM_TOLERANCE
+from acls.arrays import ONE_TOLERANCE, SUM_TOLERANCE, as_tensor
 from acls.errors import InputError, suggest
 from acls.shapes import IGNORE_INDEX, check_logits, flatten_logits
 
@@ -20,8 +20,6 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _COLUMNS = ("scores", "labels", "confidence", "predicted", "group", "image", "weight")
 
-ONE_TOLERANCE = 1e-3
-"""Largest allowed excess of one probability over 1."""
 MULTILABEL = (
     "multilabel predictions, with any number of true classes per row, are not supported; "
     "evaluate each label on its own, as in --probs p0 --label y0"
@@ -61,6 +59,11 @@ class Predictions:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise InputError(f"kind is {self.kind!r}{suggest(str(self.kind), KINDS)}")
+        for name in _COLUMNS:
+            array = getattr(self, name)
+            if array is not None and not isinstance(array, Tensor):  # of NumPy or another library
+                found = as_tensor(array, name)
+                object.__setattr__(self, name, found if found.is_floating_point() else found.long())
         if self.kind != "triples":
             if self.scores is None or self.confidence is not None or self.predicted is not None:
                 raise InputError(f"kind {self.kind!r}: expected scores, and no confidence= or predicted=")

@@ -88,13 +88,13 @@ def evaluate(session: Session, part: Part, *, passes: int = 0, meta: dict[str, s
     device = session.fabric.device
     # If there are more processes than samples, a process may add nothing, but it still takes part in the sums.
     nothing, none = torch.zeros(0, n_classes, device=device), torch.zeros(0, dtype=torch.int64, device=device)
-    suite, sample = Suite.of(nothing, none), Sample(len(part))
-    confusion = Confusion.of(nothing, none) if data.segmentation else None
+    suite, sample = Suite.of(nothing, none, kind="logits"), Sample(len(part))
+    confusion = Confusion.of(nothing, none, kind="logits") if data.segmentation else None
     kept = [(nothing.cpu(), none.cpu(), none.cpu())]
     for logits, target, index in session.outputs(part, passes=passes):
-        suite = suite + Suite.of(logits, target, ignore_index=data.void)
+        suite = suite + Suite.of(logits, target, kind="logits", ignore_index=data.void)
         if confusion is not None:
-            confusion = confusion + Confusion.of(logits, target, ignore_index=data.void)
+            confusion = confusion + Confusion.of(logits, target, kind="logits", ignore_index=data.void)
         sample.add(logits, target, index)
         if meta is not None:
             rows = (logits, target, index)

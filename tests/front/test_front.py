@@ -10,6 +10,7 @@ import acls
 from acls.cli import main
 from acls.errors import InputError
 from acls.front import predictions
+from acls.predictions import Columns
 from acls.results.recommending import before_and_after, recommend
 
 RANDOM = np.random.default_rng(0)
@@ -75,6 +76,32 @@ def test_nothing_is_taken_for_logits_that_could_be_probabilities():
         acls.evaluate(PROBS, kind="probs")
     with pytest.raises(InputError, match="got 'ec'"):
         acls.evaluate(PROBS, LABELS, kind="probs")["ec"]
+
+
+def test_evaluate_drops_no_argument_without_a_word(tmp_path):
+    np.savez(tmp_path / "p.npz", probs=PROBS, labels=LABELS)
+    for given in ({"labels": LABELS}, {"kind": "logits"}, {"sample_weight": LABELS}):
+        with pytest.raises(InputError, match=r"go with arrays: for a file name its columns, as in columns="):
+            acls.evaluate(tmp_path / "p.npz", **given)
+    with pytest.raises(InputError, match="evaluate takes no group= with a file"):
+        acls.evaluate(tmp_path / "p.npz", group=LABELS)
+    with pytest.raises(InputError, match="evaluate takes no columns= with arrays"):
+        acls.evaluate(PROBS, LABELS, "probs", columns=Columns())
+    with pytest.raises(InputError, match="evaluate takes no nbins= with arrays: did you mean 'bins'"):
+        acls.evaluate(PROBS, LABELS, "probs", nbins=5)
+    for name, value in {"labels": LABELS, "kind": "logits", "group": LABELS, "image": LABELS}.items():
+        with pytest.raises(InputError, match="Predictions have labels, kind, group and image of their own"):
+            acls.evaluate(predictions(PROBS, LABELS, "probs"), **{name: value})
+    with pytest.raises(InputError, match="without scores, labels or kind"):
+        acls.evaluate(confidence=PROBS[:, 0], correct=LABELS > 1, kind="logits")
+
+
+def test_a_calibrator_of_stated_confidences_takes_the_kind_that_is_given():
+    confidence = PROBS[:, 0].clip(0.01, 0.99)
+    calibrator = acls.calibrate(confidence=confidence, correct=LABELS == 0, method="platt")
+    expected = acls.apply(calibrator, confidence)
+    found = acls.apply(calibrator, np.log(confidence / (1 - confidence)), "logits")
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
 def test_a_result_shows_itself_shortly():
