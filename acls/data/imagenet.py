@@ -2,7 +2,7 @@
 
 For ImageNet, both the validation and the test part come from the official validation images: 10 images per class for
 validation and 40 for the test, as in Liu et al. (CALS, CVPR 2023). If their lists ``val_ind.txt`` and ``test_ind.txt``
-are beside ``train/``, exactly their images are used. The split of the ACLS paper is not known: see the errata. For
+are beside ``train/`` or in the given folder, exactly their images are used. The split of the ACLS paper is not known: see the errata. For
 Tiny-ImageNet, the official validation images are the test part.
 """
 
@@ -45,8 +45,8 @@ def load(options: DataOptions, seed: int) -> Data:
     else:
         held = _flat(files, base, wnids)
     test, val = per_class(classes_of(held), VAL_PER_CLASS, seed=options.split_seed)
-    if f"{base}val_ind.txt" in files:
-        val, test = (torch.tensor(files.numbers(f"{base}{part}_ind.txt", len(held))) for part in ("val", "test"))
+    for place in (above for above in ("", base) if f"{above}val_ind.txt" in files):
+        val, test = (torch.tensor(files.numbers(f"{place}{part}_ind.txt", len(held))) for part in ("val", "test"))
     source, official = (image_source(files, part, options, 224) for part in (train, held))
     own = {"val": Part(official, val), "test": Part(official, test)}
     return divide(source, classes_of(train), options, seed, wnids, own=own)

@@ -57,6 +57,19 @@ def imagenet(root: Path, wnids=("n01", "n02"), train=8, val=12):
     return root
 
 
+def imagenet_unpacked(root: Path):
+    """Return ImageNet as its archives are unpacked: all validation images in one folder, with a list of their classes."""
+    base = imagenet(root / "ILSVRC" / "Data" / "CLS-LOC")
+    rows = ["ImageId,PredictionString"]
+    for number, path in enumerate(sorted((base / "val").glob("*/*.png"), key=lambda path: path.name)):
+        rows.append(f"ILSVRC2012_val_{number:08},{path.parent.name} 1 2 3 4")
+        path.rename(base / "val" / f"ILSVRC2012_val_{number:08}.png")
+    for folder in (base / "val").glob("n*"):
+        folder.rmdir()
+    (root / "LOC_val_solution.csv").write_text("\n".join(rows) + "\n")
+    return root
+
+
 def voc(root: Path, count=6, size=(60, 50)):
     base = root / "VOCdevkit" / "VOC2012"
     lists = {"train": range(count), "val": range(count, count + 3)}

@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -215,6 +216,10 @@ def test_the_augmented_list_takes_its_own_masks(tmp_path):
     mask(base / "SegmentationClassAug" / "2007_1.png", (60, 50), classes=5, seed=9)
     data = load(DataOptions(name="voc", root=str(root), size=32, train_list="trainaug"))
     assert len(data.train) == 1
+    mask(base / "SegmentationClass" / "2007_1.png", (60, 50), classes=5, seed=9)
+    (base / "ImageSets/Segmentation/train.txt").write_text("2007_1\n")
+    plain = load(DataOptions(name="voc", root=str(root), size=32))
+    assert torch.equal(data.train[0][1], plain.train[0][1])
 
 
 def test_evaluation_of_voc_pads_to_a_square_with_void(tmp_path):
@@ -317,6 +322,13 @@ def test_imagenet_lies_as_it_is_unpacked(tmp_path):
     options = DataOptions(name="imagenet", root=str(root), memory=False, size=32)
     with pytest.raises(InputError, match="holds no folder per class: expected"):
         load(options)
+
+    def same_images(data):
+        for one, other in ((data.val, plain.val), (data.test, plain.test)):
+            for (x, y, _), (their_x, their_y, _) in zip(one, other, strict=True):
+                assert torch.equal(x, their_x)
+                assert y == their_y
+
     table = "ImageId,PredictionString\n" + "".join(f"{name},{wnid} 1 2 3 4\n" for name, wnid in names)
     lists = {
         "LOC_val_solution.csv": table,
@@ -324,10 +336,7 @@ def test_imagenet_lies_as_it_is_unpacked(tmp_path):
     }
     for name, text in lists.items():
         (root / name).write_text(text)
-        data = load(options)
-        for one, other in ((data.val, plain.val), (data.test, plain.test)):
-            labels = [int(part[i][1]) for part in (one, other) for i in range(len(one))]
-            assert labels[: len(one)] == labels[len(one) :]
+        same_images(load(options))
         (root / name).unlink()
     devkit = root / "ILSVRC2012_devkit_t12" / "data"
     devkit.mkdir(parents=True)
@@ -336,11 +345,15 @@ def test_imagenet_lies_as_it_is_unpacked(tmp_path):
     pytest.importorskip("scipy.io").savemat(devkit / "meta.mat", {"synsets": rows})
     truth = "".join(f"{1 if wnid == 'n02' else 2}\n" for _, wnid in names)
     (devkit / "ILSVRC2012_validation_ground_truth.txt").write_text(truth)
-    for part, numbers in (("val", [3, 20]), ("test", [0, 1, 23])):
-        (base / f"{part}_ind.txt").write_text("".join(f"{number}\n" for number in numbers))
-    listed = load(options)
-    assert (listed.val.chosen.tolist(), listed.test.chosen.tolist()) == ([3, 20], [0, 1, 23])
-    assert [int(listed.val[i][1]) for i in range(2)] == [0, 1]
+    same_images(load(options))
+    for place in (root, base):
+        for part, numbers in (("val", [3, 20]), ("test", [0, 1, 23])):
+            (place / f"{part}_ind.txt").write_text("".join(f"{number}\n" for number in numbers))
+        listed = load(options)
+        assert (listed.val.chosen.tolist(), listed.test.chosen.tolist()) == ([3, 20], [0, 1, 23])
+        assert [int(listed.val[i][1]) for i in range(2)] == [0, 1]
+        for part in ("val", "test"):
+            (place / f"{part}_ind.txt").unlink()
 
 
 def test_tiny_imagenet_is_found_from_the_folder_above_with_its_own_split(tmp_path):
@@ -357,9 +370,16 @@ def test_tiny_imagenet_is_found_from_the_folder_above_with_its_own_split(tmp_pat
 def test_a_list_may_pair_images_with_masks(tmp_path):
     root = voc(tmp_path)
     base = root / "VOCdevkit" / "VOC2012"
-    lines = [f"/JPEGImages/2007_{i}.jpg /SegmentationClass/2007_{i}.png" for i in range(4)]
+    options = DataOptions(name="voc", root=str(root), size=32)
+    plain = load(options).train
+    lines = [f"/JPEGImages/2007_{i}.jpg /SegmentationClass/2007_{i + 1}.png" for i in range(4)]
     (base / "ImageSets" / "Segmentation" / "trainaug.txt").write_text("\n".join(lines))
-    assert len(load(DataOptions(name="voc", root=str(root), train_list="trainaug", size=32)).train) == 4
+    paired = load(replace(options, train_list="trainaug")).train
+    assert len(paired) == 4
+    for i in range(4):  # each image with the mask of the next
+        assert torch.equal(paired[i][0], plain[i][0])
+        assert torch.equal(paired[i][1], plain[i + 1][1])
+        assert not torch.equal(paired[i][1], plain[i][1])
 
 
 def test_a_hostile_zip_is_refused(tmp_path):
