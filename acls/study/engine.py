@@ -171,8 +171,8 @@ def work_off(
             _log.info("the worker of task %d is lost: %s", number + 1, result.how)
             if tries[number] == most:
                 raise WorkerLost(
-                    f"task {number + 1} was begun {most} time{'s' * (most > 1)}, and each time its worker died, the last "
-                    f"with {result.how}; if that is for want of memory, fewer --workers may help"
+                    f"task {number + 1} was begun {most} time{'s' * (most > 1)}, and each time its worker died, the "
+                    f"last with {result.how}; if that is for want of memory, fewer --workers may help"
                 )
             waiting.appendleft(number)
 

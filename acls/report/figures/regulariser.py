@@ -140,9 +140,9 @@ def draw_smoothing(data: SmoothingBehaviour, axes: Sequence[Axes]) -> None:
     curves.axis("off")
     rest = [(1 - p) / (len(data.onehot) - 1) for p in data.confidence]
     drawn = ((data.confidence, data.lowered["AR (MDCA)"], "ŷ"), (rest, data.raised, "j"))
-    for height, (x, f, name) in zip((0.7, 0.0), drawn, strict=True):
+    for height, (p, f, name) in zip((0.7, 0.0), drawn, strict=True):
         part = curves.inset_axes((0, height, 1, 0.3))
-        part.plot(x, f, color=PALETTE[2], linewidth=1.2)
+        part.plot(p, f, color=PALETTE[2], linewidth=1.2)
         part.set(xlabel=f"p at {name}", ylabel=f"f at {name}")
         tidy(part)
     for number, (title, values) in zip((0, 1, 2, 3, 5, 6), panels.items(), strict=True):
