@@ -192,8 +192,7 @@ def compare_files(
     """Compare models from files of their predictions for the same samples: `acls compare --predictions`."""
     if len(paths) < 2:
         raise InputError("--predictions: expected two files or more, got one: `acls evaluate` measures one")
-    names = [Path(path).stem for path in paths]
-    names = names if len(set(names)) == len(names) else list(map(str, paths))
+    names = short_names(paths)
     if len(set(names)) < len(names):
         raise InputError("--predictions names a file twice")
     records: list[Record] = []
@@ -438,7 +437,7 @@ def report_files(
     subjects: list[Subject] = []
     for one in sources:
         if not isinstance(one, tuple) and holds_runs(one):
-            subjects += of_path(one, replicates=replicates, skipped=skipped)
+            subjects += of_path(one, replicates=replicates, missed=skipped)
             continue
         name, source = one if isinstance(one, tuple) else (None, one)
         settings: dict[str, Any] = {"ignore_index": ignore_index, "replicates": replicates, "images": images}

@@ -1,7 +1,8 @@
 """Corrupt the test images on the fly and report accuracy, ECE with its noise floor, and whether the temperature holds.
 
 The temperature is fitted on the clean validation part. For each corruption, it "holds" if the ECE after scaling is
-within noise; otherwise it "helps" or "hurts", or "maybe" if the change may be chance. Works for classification and segmentation.
+within noise; otherwise it "helps" or "hurts", or "maybe" if the change may be chance. Works for classification and
+segmentation.
 
 Examples:
   acls shift runs/digits_cnn-ACLS-1

@@ -119,6 +119,11 @@ def for_many(comparisons: int, level: float = LEVEL) -> float:
     return 1 - (1 - level) / max(comparisons, 1)
 
 
+def p_of_many(p: float, comparisons: int) -> float:
+    """Return the p-value of one of several comparisons, corrected for their number (Bonferroni): see `for_many`."""
+    return min(1.0, comparisons * p)
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values corrected for multiple tests. The probability of any false rejection is at most α (Holm 1979).
 

@@ -19,7 +19,7 @@ from acls.errors import InputError
 from acls.metrics import distributions
 from acls.metrics.bins import bin_of
 from acls.metrics.cells import Cells
-from acls.metrics.distributions import LEVEL, chi_squared_tail, for_many, normal_quantile, normal_tail
+from acls.metrics.distributions import LEVEL, chi_squared_tail, for_many, normal_quantile, normal_tail, p_of_many
 from acls.metrics.estimates import CENTRE, LOWEST, Units, few_errors, gaps_of, grouped, normals, units_of
 from acls.metrics.resampling import Blocks, cell_metrics, check_same_units, simulated_p
 from acls.metrics.suite import Suite
@@ -435,4 +435,4 @@ def all_against(
     """Compare each name with the baseline by ``pair``; correct intervals and p-values for their number (Bonferroni)."""
     level = for_many(len(names))
     found_at = {name: pair(name, baseline, level) for name in names}
-    return {name: replace(one, p=min(1.0, len(names) * one.p)) for name, one in found_at.items() if one is not None}
+    return {name: replace(one, p=p_of_many(one.p, len(names))) for name, one in found_at.items() if one is not None}

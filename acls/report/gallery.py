@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from acls.report.figures.style import COLUMN_INCHES, canvas, drawn, save
 from acls.report.page.subjects import Subject, by_method, records
 from acls.storage import check_output
 from acls.study.runs import NONE
+from acls.study.store import file_name
 from acls.train import RunFolder, TrainedRun
 
 if TYPE_CHECKING:
@@ -97,4 +97,4 @@ def _suffix(posthoc: str) -> str:
 
 
 def _slug(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9.=_]+", "-", text).strip("-.") or "network"
+    return file_name(text).strip("-.") or "network"

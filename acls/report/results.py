@@ -131,7 +131,7 @@ def judged_table(advice: Advice) -> Table:
 def tested_table(results: Mapping[str, Result], changes: Differences) -> Table:
     """Return a table with a line per calibrator on test predictions, with p-values for no change in NLL and ECE."""
     columns = [name for name in ("accuracy", "nll", "ece") if any(name in one.estimates for one in results.values())]
-    titles = [*_titles(columns), *(f"p, {name.upper()}" for name in columns[1:])]
+    titles = [*_titles(columns), *(f"p, {metric(name).label}" for name in columns[1:])]
     table = Table(["", *titles], optional=("accuracy %", "noise floor"))
     for name, result in results.items():
         found = changes.comparisons.get(name, {})
@@ -202,8 +202,7 @@ def baseline_table(ranked: Ranked) -> Table:
     means = {name: ranked.means[ranked.baseline] + one.value for name, one in compared.items()} | dict(ranked.means)
     value = "debiased" if ranked.debiased else "value"
     table = Table([f"{shown.title} against {ranked.baseline}", value, "difference", "95 % interval", "p"])
-    for name in sorted(compared, key=lambda name: shown.sign * means[name]):
-        found = compared[name]
+    for name, found in sorted(compared.items(), key=lambda one: shown.sign * means[one[0]]):
         worth = _range(ranked.metric, (found.low, found.high)), _p(found.p)
         known = (_few(found), "") if math.isinf(found.low) else worth
         table.add(name, shown.show(means[name]), shown.show(found.value, sign=True), *known)
@@ -216,8 +215,8 @@ def about_baseline(ranked: Ranked) -> str:
     many = " and ".join(f"for {len(found)} {what}" for what, found in compared.items() if len(found) > 1)
     by = "debiased estimates, which lack the bias of noise" if ranked.debiased else "plain values, biased by noise"
     over = "seeds and test samples" if any(one.seeds > 1 for one in ranked.to_baseline.values()) else "test samples"
-    corrected = f", corrected {many} (Bonferroni)" if many else ""
-    return f"Against {ranked.baseline}: differences of {by}; intervals and p-values over {over}{corrected}."
+    over += f", corrected {many} (Bonferroni)" if many else ""
+    return f"Against {ranked.baseline}: differences of {by}; intervals and p-values over {over}."
 
 
 def _few(found: SeedDifference) -> str:
@@ -242,8 +241,7 @@ def about_ranking(ranked: Ranked) -> str:
     if ranked.significant and found.p >= LEVEL:  # it differs from every other method, including this one
         found = ranked.against[other]
     after = "" if ranked.posthoc == "none" else f" after {ranked.posthoc}"
-    kind = " debiased" if ranked.debiased else ""
-    by = f"{show(ranked.means[best])} %{kind}, {show(abs(found.value))} points below {other}"
+    by = f"{show(ranked.means[best])} %{' debiased' * ranked.debiased}, {show(abs(found.value))} points below {other}"
     lead = f"{best} has the lowest ECE{after}, {by}"
     if math.isinf(found.low):
         return f"{lead}; {_few(found)} cannot tell that from chance: compare at least two, better five."

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from acls.metrics.decision import Decision
-from acls.metrics.distributions import for_many
+from acls.metrics.distributions import for_many, p_of_many
 from acls.metrics.protocols import Protocol
 from acls.metrics.significance import Difference, compare
 from acls.results.result import Result
@@ -96,13 +96,12 @@ def differences(results: Mapping[str, Result]) -> Differences:
             left_out[name] = f"the rows form one {first.unit}"
         else:
             pairs[name] = (other.suite, other.blocks), (first.suite, first.blocks)
-    level = for_many(len(pairs))
-
-    def corrected(one: Difference) -> Difference:
-        return replace(one, p=None if one.p is None else min(1.0, len(pairs) * one.p))
-
+    many = len(pairs)
     found = {
-        name: {metric: corrected(one) for metric, one in compare(*pair, level=level).items()}
+        name: {
+            key: replace(one, p=None if one.p is None else p_of_many(one.p, many))
+            for key, one in compare(*pair, level=for_many(many)).items()
+        }
         for name, pair in pairs.items()
     }
     return Differences(baseline, found, left_out)

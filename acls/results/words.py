@@ -35,9 +35,8 @@ def verdict(found: Result | Difference) -> Verdict:
 
 def effect(change: Difference | None) -> str:
     """Return what a change of the ECE, after minus before, says of a calibrator: "helps", "hurts", or "maybe"."""
-    if change is None or not verdict(change).miscalibrated:
-        return "maybe"
-    return "helps" if change.difference < 0 else "hurts"
+    told = change is not None and verdict(change).miscalibrated
+    return "maybe" if change is None or not told else "helps" if change.difference < 0 else "hurts"
 
 
 def verdict_on_seeds(results: Sequence[Result]) -> str:

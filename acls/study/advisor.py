@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from acls.errors import InputError
-from acls.study.store import METRICS, RunFiles
+from acls.study.store import RunFiles
+from acls.train.folder import METRICS
 
 NUMBERS = ("accuracy", "nll", "ece", "ece_after_temperature")
 

@@ -165,7 +165,7 @@ class _Post:
         return Home(proof, _stamp(proof), files, number, self.queue)
 
     def receive(self) -> None:
-        """Write the files that were received; a list of names instead of contents names the files that remain."""
+        """Write the files that were received; with a list of names instead of contents, delete all other files."""
         for number, name, content in self.queue.get_nowait_batch(self.queue.qsize()) if self.queue else ():
             if isinstance(content, bytes):
                 with atomic_write(self.places[number] / name) as temporary:

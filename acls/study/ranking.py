@@ -103,34 +103,26 @@ def _ranked(posthoc: str, methods: Methods, metrics: Sequence[str], after: Metho
         if len(methods) > 1 and all(values.values()):
             best = ranking(values, of_pair, higher_is_better=metric_of(metric).sign < 0)
             if best is not None:
-                scaled = all_against(baseline, list(after), of_pair)
-                yield Ranked(
-                    **vars(best), metric=metric, posthoc=posthoc, baseline=baseline, scaled=scaled, debiased=debiased
-                )
+                known = vars(best) | {"scaled": all_against(baseline, list(after), of_pair), "debiased": debiased}
+                yield Ranked(**known, metric=metric, posthoc=posthoc, baseline=baseline)
 
 
 def difference(
-    first: Sequence[Record],
-    second: Sequence[Record],
-    metric: str,
-    *,
-    level: float = CONFIDENCE,
-    debiased: bool | None = None,
+    one: Sequence[Record], other: Sequence[Record], metric: str, *, level: float = CONFIDENCE, debiased: bool = True
 ) -> SeedDifference | None:
     """Compare the records of two methods, paired by seed and on the same samples; None if they have no common seed.
 
     Records without resamples are compared by their own intervals, as if each method had been tested on different
     samples; this gives a wider interval. With one seed, the variation between seeds is unknown, and the interval is
-    infinite. ``debiased`` is whether to compare debiased estimates; None: if all records have them.
+    infinite. Debiased estimates are compared if ``debiased`` is True and all records have them, else plain values.
     """
-    if debiased is None:
-        debiased = all_debiased([*first, *second], metric)
-    values = [_values(some, metric, debiased) for some in (first, second)]
+    debiased = debiased and all_debiased([*one, *other], metric)
+    values = [_values(some, metric, debiased) for some in (one, other)]
     seeds = sorted(values[0].keys() & values[1].keys())
     if not seeds:
         return None
     mine, theirs = ([some[seed] for seed in seeds] for some in values)
-    by_seed = [{one.seed or 0: one for one in some} for some in (first, second)]
+    by_seed = [{record.seed or 0: record for record in some} for some in (one, other)]
     pairs = [(by_seed[0][seed], by_seed[1][seed]) for seed in seeds]
     # A share changes in steps of one sample.
     step = 1 / pairs[0][0].n if metric_of(metric).kind == "share" else 0.0

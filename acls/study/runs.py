@@ -37,9 +37,9 @@ from acls.spec import Spec, parse, written
 from acls.storage import hold
 from acls.study.engine import Engine, Local
 from acls.study.methods import decided_by, methods_of
-from acls.study.store import SUMMARY, TEST, VAL, Row, RunFiles, Store, calibrator_file, file_name, kept_file
+from acls.study.store import Row, RunFiles, Store, calibrator_file, file_name, kept_file
 from acls.train import Given, RunFolder, TrainingStopped, fit, resume
-from acls.train.folder import NEUTRAL
+from acls.train.folder import NEUTRAL, SUMMARY, TEST, VAL
 from acls.train.progress import progress_bar
 
 NONE = "none"
@@ -181,7 +181,7 @@ def epochs_of(metrics: Path) -> int:
 
 
 def missing(cells: Iterable[Cell], rows: Iterable[Row]) -> list[Cell]:
-    """Return the cells that are not stored, each with only its missing post-hoc methods."""
+    """Return the cells of which a row is not stored, each with only its missing post-hoc methods."""
     stored = {row.key for row in rows}
     rest = []
     for cell in cells:

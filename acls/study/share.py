@@ -26,10 +26,10 @@ from acls.recipes.recipe import recipe_text
 from acls.results.details import Details
 from acls.results.keeping import save
 from acls.storage import load_tensors, save_tensors
-from acls.study import store as names
 from acls.study.ranking import resamples_of
 from acls.study.runs import detailed, refuse_other_settings
-from acls.study.store import Row, RunFiles, Store, calibrator_file, kept_file, shared_files
+from acls.study.store import MAPS, OUTPUTS, STORE, Row, RunFiles, Store, calibrator_file, kept_file, shared_files
+from acls.train.folder import ENVIRONMENT, METRICS, RECIPE, SUMMARY
 
 PLACES = ("data.root", "model.weights", "model.name")
 """Settings of a recipe that contain paths; the last one may be a file with the user's own model."""
@@ -64,29 +64,29 @@ def share(folder: str | Path, out: str | Path, *, outputs: bool = True) -> Share
     rows = [_public_row(row) for row in store.rows()]
     if not rows:
         raise InputError(f"{folder} is the folder of a study that has no finished run yet")
-    if not (out / names.STORE).exists() and out.is_dir() and any(out.iterdir()):
+    if not (out / STORE).exists() and out.is_dir() and any(out.iterdir()):
         raise InputError(f"{out} holds other files: name a new folder, or one that a study was shared in before")
-    there = Store(out).rows() if (out / names.STORE).exists() else []
+    there = Store(out).rows() if (out / STORE).exists() else []
     _refuse_conflicts(rows, there, out)
     runs = {row.run: RunFiles(store.folder, row.run) for row in rows if row.run}
     for run in runs.values():
         _refuse_links(run)
     kept = shared_files(out)
-    tensors = load_tensors(out / names.OUTPUTS)[0] if (out / names.OUTPUTS).is_file() else {}
+    tensors = load_tensors(out / OUTPUTS)[0] if (out / OUTPUTS).is_file() else {}
     files: dict[tuple[str, str], bytes | None] = {}
     for name, run in runs.items():
         files |= {(name, file): content for file, content in _small_files(run).items()}
-        if run.has_outputs() and outputs and (name, names.OUTPUTS) not in kept:
-            files[name, names.OUTPUTS] = json.dumps(_add(tensors, name, run.test())).encode()
+        if run.has_outputs() and outputs and (name, OUTPUTS) not in kept:
+            files[name, OUTPUTS] = json.dumps(_add(tensors, name, run.test())).encode()
         elif run.has_outputs() and not outputs and (test := run.test()).image is not None:
-            files[name, names.MAPS] = json.dumps(to_plain(_of_maps(test))).encode()
+            files[name, MAPS] = json.dumps(to_plain(_of_maps(test))).encode()
     for row in rows if outputs else detailed(store.folder, rows):
         if row.run:
             files[row.run, calibrator_file(row.posthoc)] = runs[row.run].read(calibrator_file(row.posthoc))
             files[row.run, kept_file(row.posthoc)] = None if outputs else _resamples(row)
     shared = Store(out, create=True)
     if tensors:
-        save_tensors(out / names.OUTPUTS, tensors, {"acls": "outputs"})
+        save_tensors(out / OUTPUTS, tensors, {"acls": "outputs"})
     known = {row.key for row in there}
     shared.add_files({**{key: content for key, content in files.items() if content is not None}, **kept})
     shared.add(*(row for row in rows if row.key not in known))  # last, so that all listed runs have their files
@@ -136,14 +136,14 @@ def _public(recipe: dict[str, Any]) -> dict[str, Any]:
 
 def _small_files(run: RunFiles) -> dict[str, bytes | None]:
     """Return the small files of a run, without paths of data, weights and the like."""
-    recipe, environment = run.recipe(), json.loads(run.text(names.ENVIRONMENT) or "null")
+    recipe, environment = run.recipe(), json.loads(run.text(ENVIRONMENT) or "null")
     if recipe is None:  # a row without a run has no files
         return {}
-    found = {name: run.read(name) for name in (names.METRICS, names.SUMMARY)}
-    found[names.RECIPE] = recipe_text(from_plain(Recipe, _public(to_plain(recipe)))).encode()
+    found = {name: run.read(name) for name in (METRICS, SUMMARY)}
+    found[RECIPE] = recipe_text(from_plain(Recipe, _public(to_plain(recipe)))).encode()
     if environment is not None:
         environment["command"] = [_last_name(word) for word in environment.get("command", [])]
-        found[names.ENVIRONMENT] = (json.dumps(environment, indent=2) + "\n").encode()
+        found[ENVIRONMENT] = (json.dumps(environment, indent=2) + "\n").encode()
     return found
 
 

@@ -33,13 +33,12 @@ from acls.results.details import Details, Resampled
 from acls.results.keeping import restore
 from acls.storage import hold, load_tensors
 from acls.study.methods import restated
+from acls.train.folder import METRICS, RECIPE, TEST
 
 T = TypeVar("T")
 
 STORE = "study.sqlite"
 OUTPUTS = "outputs.safetensors"
-RECIPE, METRICS, SUMMARY, ENVIRONMENT = "recipe.yaml", "metrics.csv", "summary.json", "environment.json"
-TEST, VAL = "predictions/test.safetensors", "predictions/val.safetensors"
 MAPS = "maps.json"
 """For shared segmentation studies without outputs: the metrics that need all outputs."""
 BUSY = 60.0

@@ -30,6 +30,9 @@ from acls.recipes import Recipe, load_recipe, save_recipe
 from acls.storage import load_tensors, save_tensors, write_text
 from acls.train.session import Session
 
+RECIPE, METRICS, SUMMARY, ENVIRONMENT = "recipe.yaml", "metrics.csv", "summary.json", "environment.json"
+PREDICTIONS = "predictions/{}.safetensors"
+TEST, VAL = PREDICTIONS.format("test"), PREDICTIONS.format("val")
 FORMAT = "acls resume 1"
 """The format name in a state file."""
 _PACKAGES = ("torch", "numpy", "torchvision", "timm", "lightning-fabric", "safetensors", "scikit-learn")
@@ -43,16 +46,16 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.recipe = path / "recipe.yaml"
+        self.recipe = path / RECIPE
         self.splits = path / "splits.safetensors"
-        self.metrics = path / "metrics.csv"
+        self.metrics = path / METRICS
         self.best = path / "best.safetensors"
         self.last = path / "last.safetensors"
         self.resume = path / "resume.safetensors"
-        self.summary = path / "summary.json"
+        self.summary = path / SUMMARY
 
     def predictions(self, part: str) -> Path:
-        return self.path / "predictions" / f"{part}.safetensors"
+        return self.path / PREDICTIONS.format(part)
 
     def figure(self, name: str) -> Path:
         return self.path / "figures" / f"{name}.png"
@@ -64,13 +67,13 @@ class RunFolder:
         recipe = replace(recipe, loss=recipe.loss.complete())
         described = {"recipe": to_plain(recipe), "data": data.fingerprint()}
         save_tensors(self.splits, data.splits(), {name: json.dumps(value) for name, value in described.items()})
-        write_text(self.path / "environment.json", json.dumps(environment(), indent=2) + "\n")
+        write_text(self.path / ENVIRONMENT, json.dumps(environment(), indent=2) + "\n")
         save_recipe(recipe, self.recipe)  # last: a folder with a recipe is a run
 
     def threads(self) -> int | None:
         """The number of threads that the run started with, or None if it was not recorded."""
         with suppress(OSError, ValueError, KeyError):
-            return int(json.loads((self.path / "environment.json").read_text(encoding="utf-8"))["threads"])
+            return int(json.loads((self.path / ENVIRONMENT).read_text(encoding="utf-8"))["threads"])
         return None
 
     def check(self, recipe: Recipe, data: Data) -> None:
@@ -121,7 +124,7 @@ def open_run(path: Path) -> tuple[RunFolder, Recipe]:
     """Return the folder of a run that was started, and its recipe."""
     folder = RunFolder(path)
     if not folder.recipe.is_file():
-        raise InputError(f"{path} is not the folder of a run: there is no recipe.yaml in it")
+        raise InputError(f"{path} is not the folder of a run: there is no {RECIPE} in it")
     recipe = load_recipe(folder.recipe)
     fields = recipe.loss.fields
     if recipe.loss.name == "ACLS" and "form" not in fields and "recipe" not in load_tensors(folder.splits)[1]:

@@ -246,7 +246,7 @@ def test_triples_make_a_page_without_what_they_cannot_tell(folder):
     p = predictions()
     confidence, predicted = p.top()
     Predictions(None, p.labels, "triples", confidence=confidence, predicted=predicted).save(folder / "triples.npz")
-    (found,) = of_path(folder / "triples.npz", replicates=10)
+    found = of_file(folder / "triples.npz", replicates=10)
     assert [state.posthoc for state in found.states] == ["none"]
     data = page_data(render([found], title="x"))
     assert data["subjects"][0]["states"][0]["classes"] == []

@@ -68,7 +68,9 @@ def test_the_command_prints_a_table_json_and_a_figure(run, tmp_path, capsys, mon
     assert main(["shift", str(run), *options]) == 0
     narrow = capsys.readouterr().out
     assert max(map(len, narrow.splitlines())) <= 60
-    assert all(line.split()[-1] in ("T", "holds", "helps", "hurts", "maybe") for line in narrow.split("\n\n")[1].splitlines())
+    assert all(
+        line.split()[-1] in ("T", "holds", "helps", "hurts", "maybe") for line in narrow.split("\n\n")[1].splitlines()
+    )
     assert f"T: whether the temperature {of_model(run, corruptions=[]).temperature:.3f}" in narrow
     assert "Best T" in narrow
     assert main(["shift", str(run), *options, "--json", "--figure", str(tmp_path / "shift.png")]) == 0

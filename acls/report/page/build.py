@@ -87,9 +87,8 @@ def write(
     confidence above which at most that share of the predictions is wrong.
     """
     subjects = told_apart(subjects)
-    named = title or _title(subjects)
     found = rank_subjects(subjects) if ranked is None else ranked
-    write_text(path, render(subjects, title=named, ranked=found, max_error=max_error))
+    write_text(path, render(subjects, title=title or _title(subjects), ranked=found, max_error=max_error))
 
 
 def _title(subjects: Sequence[Subject]) -> str:

@@ -25,8 +25,8 @@ from acls.results import Record, evaluate
 from acls.shapes import IGNORE_INDEX
 from acls.study.methods import restated
 from acls.study.runs import NONE, detailed, protocol
-from acls.study.store import ENVIRONMENT, RECIPE, STORE, Row, RunFiles, Store
-from acls.train import open_run
+from acls.study.store import STORE, Row, RunFiles, Store
+from acls.train.folder import ENVIRONMENT, RECIPE, open_run
 
 CROSS_FITTED = "each half of the rows is scaled by the temperature of the other half"
 _OF_FILES = {"bins": BINS, "edges": "(lo, hi]", "pooled": True}
@@ -56,30 +56,20 @@ def holds_runs(path: str | Path) -> bool:
     return bool(_folders(Path(path)))
 
 
-def of_path(
-    path: str | Path,
-    *,
-    replicates: int = REPLICATES,
-    images: str | Path | None = None,
-    skipped: list[Unfinished] | None = None,
-) -> list[Subject]:
-    """Return the subjects of a run folder, a study folder, a folder of runs, or a file with default column names.
+def of_path(path: str | Path, *, replicates: int = REPLICATES, missed: list[Unfinished] | None = None) -> list[Subject]:
+    """Return the subjects of a run folder, a study folder or a folder of runs.
 
-    Unfinished runs and studies raise an error or, if ``skipped`` is a list, are appended to it and left out.
+    Unfinished runs and studies raise an error or, if ``missed`` is a list, are appended to it and left out.
     """
-    folders, album = _folders(Path(path)), Album()
-    if not folders:
-        return [of_file(path, replicates=replicates, images=images)]
-
-    found: list[Subject] = []
-    for part in folders:
+    found, album = list[Subject](), Album()
+    for part in _folders(Path(path)):
         try:
             study = (part / STORE).is_file()
             found += of_study(part) if study else [of_run(part, replicates=replicates, album=album)]
         except Unfinished as error:
-            if skipped is None:
+            if missed is None:
                 raise
-            skipped.append(error)
+            missed.append(error)
     return found
 
 
