@@ -38,6 +38,7 @@ from acls.results import ModelResults, ProtocolResults, Record, Result, count, d
 from acls.results import evaluate as measured
 from acls.results.recommending import check_pointwise
 from acls.shapes import IGNORE_INDEX
+from acls.shown import Shown
 from acls.spec import Spec
 from acls.storage import check_output
 from acls.study.engine import Engine, Here, make_engine
@@ -144,8 +145,10 @@ def evaluate_files(
     settings: dict[str, Any] = {"by_group": any(name != "image" for name in by), "by_image": "image" in by}
     settings |= {"bins": bins, "compare": len(models) > 1, "ignore_index": ignore_index}
     results, notes = {}, []
+    if engine is not None and "predicted" in by:
+        raise InputError("--by predicted needs one process, got --workers or --engine ray: leave them out")
     for name, batches in models.items():
-        if engine is not None and isinstance(batches, Batches) and len(batches.files) > 1 and "predicted" not in by:
+        if engine is not None and isinstance(batches, Batches) and len(batches.files) > 1:
             counts = count_parts(batches, engine, **settings)
         else:
             by_class = (replace(p, group=p.top()[1], group_names=()) for p in batches)
@@ -362,8 +365,8 @@ def apply(calibrator: Calibrator, scores: Any, kind: str | None = None) -> Any:
     return after[:, 1] if one else after
 
 
-@dataclass(frozen=True)
-class Applied:
+@dataclass(frozen=True, repr=False)
+class Applied(Shown):
     """A file of calibrated predictions; ``kind`` is "log-probabilities", or "confidences" for stated confidences."""
 
     file: str

@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).parents[1] / "acls"
 
 # Each layer may import itself and what stands above it in this list.
 LAYERS = [
-    {"errors", "options", "spec", "vision"},
+    {"errors", "options", "shown", "spec", "vision"},
     {"arrays", "shapes", "distributed", "modules", "hashing"},
     {"predictions", "storage"},
     {"metrics"},

@@ -78,7 +78,7 @@ _SHARED: dict[str, dict[str, Any]] = {
     "figure": {"metavar": "FILE", "help": "also draw a figure: .png, .svg or .pdf"},
     "bootstrap": {
         "type": number(int, "[0, 1000000]"), "default": 1000, "metavar": "N",
-        "help": "draws for the noise floors; 0: neither floors nor intervals",
+        "help": "draws for the noise floors, at least 200; 0: also no intervals",
     },
     "max_error": {
         "metavar": "SHARE", "type": share,

@@ -45,5 +45,6 @@ def run(args: argparse.Namespace) -> None:
         say(args, measure_files(models, args.protocol, ignore_index=args.ignore_index))
         return
     settings = {"bins": args.bins, "replicates": args.bootstrap, "ignore_index": args.ignore_index}
-    engine = engine_of(args) if args.workers is not None or args.engine != "local" else None
+    shared = args.engine != "local" or any(one is not None for one in (args.workers, args.address))
+    engine = engine_of(args) if shared else None
     say(args, evaluate_files(models, by=args.by, max_error=args.max_error, engine=engine, **settings))

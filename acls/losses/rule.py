@@ -17,6 +17,7 @@ from torch import Tensor
 
 from acls.losses.numerics import FAR, first_equal
 from acls.shapes import IGNORE_INDEX, check_logits, flatten, labelled_mean
+from acls.shown import Shown
 
 
 class View:
@@ -207,8 +208,8 @@ def table(losses: Iterable[Any], n_classes: int = 10) -> list[RuleRow]:
     return rows
 
 
-@dataclass(frozen=True)
-class Explanation:
+@dataclass(frozen=True, repr=False)
+class Explanation(Shown):
     """The effect of several methods on one prediction: the output of `explain` by the text of each method."""
 
     logits: Sequence[float]

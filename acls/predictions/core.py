@@ -14,6 +14,7 @@ from torch import Tensor
 from acls.arrays import ONE_TOLERANCE, SUM_TOLERANCE, as_tensor
 from acls.errors import InputError, suggest
 from acls.shapes import IGNORE_INDEX, check_logits, flatten_logits
+from acls.shown import Shown
 
 Kind = Literal["logits", "probs", "log_probs", "triples"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -26,8 +27,8 @@ MULTILABEL = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class Predictions:
+@dataclass(frozen=True, eq=False, repr=False)
+class Predictions(Shown):
     """The predictions of a model for n samples (or pixels), with the true labels.
 
     >>> p = Predictions(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]), kind="logits")
@@ -261,6 +262,8 @@ def _faults(p: Predictions, ignore_index: int) -> Iterator[tuple[Any, ...]]:
     if p.weight is not None:
         yield ~(p.weight.isfinite() & (p.weight >= 0)), "expected a weight of 0 or more, got {:g}", p.weight
     way = "--ignore-index {0} (in Python ignore_index={0}) leaves such rows out"
+    if p.n_classes in (None, 2) and bool((p.labels == -1).any()) and bool((p.labels.abs() == 1).all()):
+        way = "labels of two classes are 0 and 1; convert -1 and 1 by (y + 1) // 2"
     yield unknown & (p.labels != ignore_index), f"the label is {{0}}, {classes}: {way}", p.labels
 
 

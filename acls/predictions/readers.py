@@ -11,6 +11,7 @@ import csv
 import glob
 import itertools
 import json
+import logging
 import math
 import os
 import re
@@ -36,6 +37,7 @@ from acls.predictions.core import Predictions, flatten_maps
 from acls.shapes import IGNORE_INDEX
 from acls.storage import checksum, damaged, open_tensors, split_checksums
 
+_log = logging.getLogger(__name__)
 Array = NDArray[Any]
 Block = dict[str, list[Array]]
 """Some rows of a file: the arrays of each role, one per name."""
@@ -72,9 +74,11 @@ def open_batches(
         with _open(path, columns) as file:
             # Without the check, arrays of different lengths are detected only when they are read.
             counts.append(file.n_rows() if check else None)
-            cells = max(cells, file.n_cells())
+            cells, layout = max(cells, file.n_cells()), file.layout
     n_rows = None if None in counts else sum(n or 0 for n in counts)
     name = str(paths) if isinstance(paths, str | os.PathLike) else str(files[0])
+    rows_of = ("an unknown number of" if n_rows is None else n_rows, layout.kind, ", ".join(layout.names))
+    _log.info("reading %s: %d file(s), %s rows of %s, from the columns %s", name, len(files), *rows_of)
     return Batches(files, columns, rows or max(1, CELLS // cells), n_rows, ignore_index, check, name)
 
 

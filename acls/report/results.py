@@ -15,6 +15,7 @@ from acls.metrics.significance import Difference, SeedDifference
 from acls.report.tables import Mark, Table, spread
 from acls.results import LEVEL, Advice, Differences, Record, Result, show_p
 from acls.results.recommending import AS_IT_IS
+from acls.shown import Shown, frame
 from acls.study.ranking import Ranked
 from acls.study.runs import Failed
 
@@ -27,8 +28,8 @@ Marks = Mapping[tuple[str, str, str], Mark]
 """By method, post-hoc method and metric."""
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Shown):
     """The results of a finished study, or of compared files of predictions, and the page that shows them.
 
     ``rows`` has one row per method, seed and post-hoc method; ``row.result["ece"]`` is a number. ``ranked`` compares
@@ -45,6 +46,11 @@ class Comparison:
     def answer(self) -> list[str]:
         """Return one sentence on the best method without post-hoc calibration, and one per post-hoc method."""
         return [about_ranking(one) for one in self.ranked if one.metric == "ece"]
+
+    def to_frame(self) -> Any:
+        """Return a pandas DataFrame: a row per method, seed and post-hoc method, with every metric."""
+        about = ("method", "seed", "posthoc", "n")
+        return frame({**{name: getattr(one, name) for name in about}, **one.result.values} for one in self.rows)
 
     def as_json(self) -> dict[str, Any]:
         """Return what `acls compare --json` prints."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from acls.report.tables import Table, paragraph, percent, width
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
     from acls.losses.rule import Explanation
     from acls.report.page.build import Report
     from acls.report.results import Comparison
-    from acls.results import Advice, ModelResults, ProtocolResults
+    from acls.results import Advice, Differences, ModelResults, ProtocolResults, Result
     from acls.study.advisor import CheckpointAdvice
     from acls.study.methods import MethodList
     from acls.study.share import Shared
@@ -38,15 +39,34 @@ def text(result: Any, *, markdown: bool = False) -> str:
     return "\n".join(_shown(part, markdown) for part in parts(result))
 
 
+def html(result: Any) -> str:
+    """Return the parts of `text` as HTML, for a notebook."""
+    return "".join(one.html() if isinstance(one, Table) else f"<p>{escape(one)}</p>" for one in parts(result) if one)
+
+
 def parts(result: Any) -> Parts:
-    """Return the parts of `text` separately."""
-    return _OF[type(result).__name__](result)
+    """Return the parts of `text` separately; an object without parts is the text of its ``str``."""
+    return _OF.get(type(result).__name__, lambda one: iter([str(one)]))(result)
 
 
 def _shown(part: str | Table, markdown: bool) -> str:
     if isinstance(part, Table):
         return part.markdown() if markdown else part.text(width())
     return part if isinstance(part, Verbatim) else paragraph(part)
+
+
+def _result(found: Result) -> Parts:
+    from acls.report.results import metric_table
+    from acls.results import verdict
+
+    yield from (f"{verdict(found).text} n = {found.n:,}", metric_table(found))
+
+
+def _differences(found: Differences) -> Parts:
+    from acls.results import verdict
+
+    for name, by_metric in found.comparisons.items():
+        yield f"{name} against {found.baseline}: {verdict(by_metric['ece']).text}"
 
 
 def _evaluated(found: ModelResults) -> Parts:
@@ -152,6 +172,10 @@ def _report(found: Report) -> Parts:
     if found.figures:
         yield Verbatim(f"figures: {len(found.figures)} in {found.figures[0].parent}")
     yield Verbatim(f"report: {found.page}")
+
+
+def _reproduced(found: Any) -> Parts:
+    yield from (found.title, *found.parts)
 
 
 def _drift(found: Drift) -> Parts:
@@ -325,7 +349,8 @@ def _short(value: object) -> str:
 
 _OF: dict[str, Callable[[Any], Parts]] = {
     "Advice": _advice, "CheckpointAdvice": _checkpoints, "Comparison": _comparison, "Diagnosis": _diagnosis,
-    "Drift": _drift, "Explanation": _explained, "Found": _trials, "MethodList": _methods, "ModelResults": _evaluated,
-    "ProtocolResults": _by_protocol, "Report": _report, "Shared": _shared, "Shift": _shift, "TrainedRun": _trained,
+    "Differences": _differences, "Drift": _drift, "Explanation": _explained, "Found": _trials, "MethodList": _methods,
+    "ModelResults": _evaluated, "ProtocolResults": _by_protocol, "Report": _report, "Reproduced": _reproduced,
+    "Result": _result, "Shared": _shared, "Shift": _shift, "TrainedRun": _trained,
 }  # fmt: skip
 """By the name of the result's type. The classes are not imported, so that a command imports only what it uses."""

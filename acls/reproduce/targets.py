@@ -27,6 +27,7 @@ from acls.reproduce.claims import Claim, Judged, judge, summarise, verdict_on
 from acls.reproduce.experiments import EMBEDDED, FORMS, Experiment, MethodLine, in_forms, label_of, lines_of
 from acls.reproduce.published import Published
 from acls.reproduce.runs import Setup, Study
+from acls.shown import Shown
 from acls.spec import Spec
 from acls.storage import hold, write_text
 from acls.study.runs import Failed
@@ -45,8 +46,8 @@ STEPS = 50
 """Largest number of training batches for counting the predictions that a step changes."""
 
 
-@dataclass
-class Reproduced:
+@dataclass(repr=False)
+class Reproduced(Shown):
     """A reproduced table or figure: its text, its figure files, and the judged claims."""
 
     name: str

@@ -11,10 +11,11 @@ from acls.metrics.distributions import for_many, p_of_many
 from acls.metrics.protocols import Protocol
 from acls.metrics.significance import Difference, compare
 from acls.results.result import Result
+from acls.shown import Shown, frame
 
 
-@dataclass(frozen=True)
-class Differences:
+@dataclass(frozen=True, repr=False)
+class Differences(Shown):
     """The difference of each other model to the first model, for every metric."""
 
     baseline: str
@@ -28,8 +29,8 @@ class Differences:
         return {name: {metric: vars(one) for metric, one in found.items()} for name, found in self.comparisons.items()}
 
 
-@dataclass(frozen=True)
-class ModelResults:
+@dataclass(frozen=True, repr=False)
+class ModelResults(Shown):
     """The results of one or several models on the same samples, and the differences to the first model.
 
     ``max_error`` is the share of errors that `decisions` allows. ``notes`` say what was left out, and why.
@@ -47,6 +48,10 @@ class ModelResults:
         result = self.results[name]
         return {group: one.decide(self.max_error) for group, one in {"": result, **result.groups}.items()}
 
+    def to_frame(self) -> Any:
+        """Return a pandas DataFrame: a row per model, with every metric; `Result.to_frame` has their intervals."""
+        return frame({"model": name, "n": one.n, **one.values} for name, one in self.results.items())
+
     def as_json(self) -> dict[str, Any]:
         """Return what `acls evaluate --json` prints: one object per model and, for several models, the comparisons."""
         objects = []
@@ -61,12 +66,17 @@ class ModelResults:
         return {"files": objects, "comparisons": comparisons} if len(objects) > 1 else objects[0]
 
 
-@dataclass(frozen=True)
-class ProtocolResults:
+@dataclass(frozen=True, repr=False)
+class ProtocolResults(Shown):
     """Metrics computed by the protocols of papers, by model, protocol and metric."""
 
     numbers: Mapping[str, Mapping[str, Mapping[str, float]]]
     protocols: Sequence[Protocol]
+
+    def to_frame(self) -> Any:
+        """Return a pandas DataFrame: a row per model and protocol, with every metric."""
+        found = ((model, *one) for model, numbers in self.numbers.items() for one in numbers.items())
+        return frame({"model": model, "protocol": name, **numbers} for model, name, numbers in found)
 
     def as_json(self) -> dict[str, Any]:
         """Return what `acls evaluate --protocol NAME --json` prints."""

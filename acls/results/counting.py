@@ -115,7 +115,7 @@ class Counts:
         )
 
     def result(self, *, replicates: int = REPLICATES) -> Result:
-        """Compute the result; ``replicates`` is the number of draws for floors and tests, 0 means no intervals."""
+        """Compute the result; ``replicates``: draws for floors and tests, at least 200; 0 means no intervals."""
         if self.suite is None or self.suite.n == 0:
             raise InputError("there are no labelled rows to evaluate")
         draws = FEW_DRAWS if len(self.groups) > FEW_GROUPS else REPLICATES

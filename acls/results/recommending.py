@@ -16,6 +16,7 @@ from acls.results.comparing import Differences, differences
 from acls.results.counting import Counts
 from acls.results.result import Result
 from acls.shapes import IGNORE_INDEX
+from acls.shown import Shown, frame
 from acls.spec import written
 
 AS_IT_IS = "as it is"
@@ -57,8 +58,8 @@ class Candidate:
         return {name: value.tolist() for name, value in learned.items() if value.numel() <= _SHOWN}
 
 
-@dataclass(frozen=True)
-class Advice:
+@dataclass(frozen=True, repr=False)
+class Advice(Shown):
     """The calibrators that were tried, and the recommendation; ``chosen`` is None if no calibrator is recommended.
 
     If there are test predictions, ``test`` has the results on them, without a calibrator and after each calibrator, and
@@ -79,6 +80,11 @@ class Advice:
     def best(self) -> Candidate:
         """The calibrator with the lowest held-out NLL, even if it is not recommended."""
         return min(self.candidates, key=lambda one: one.judgement.after.nll)
+
+    def to_frame(self) -> Any:
+        """Return a pandas DataFrame: a row per calibrator, with its NLL and ECE on held-out folds."""
+        judged = ((one, one.judgement.after) for one in self.candidates)
+        return frame({"method": one.name, "nll": after.nll, "ece": after.ece, "use": one.use} for one, after in judged)
 
     def as_json(self) -> dict[str, Any]:
         """Return what `acls calibrate --json` prints, as plain values."""

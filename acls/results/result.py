@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +14,7 @@ from acls.metrics.estimates import Estimate
 from acls.metrics.significance import Floor, Test
 from acls.options import to_plain
 from acls.results.details import Details
+from acls.shown import Shown
 
 LEVEL = 0.05
 """Significance level: a p-value below it counts as more than chance."""
@@ -22,7 +22,7 @@ _PARTS = ("n", "debiased", "intervals", "floors", "bounds", "tests", "verdict", 
 
 
 @dataclass(frozen=True, repr=False)
-class Result:
+class Result(Shown):
     """The metrics of one set of predictions, with their intervals, noise floors and tests."""
 
     n: int
@@ -99,13 +99,6 @@ class Result:
     def __repr__(self) -> str:
         shown = [CATALOGUE[name].phrase(self[name]) for name in names(1, among=self.estimates)]
         return f"Result(n={self.n}, {', '.join(shown)})"
-
-    def _repr_html_(self) -> str:
-        """Return the verdict and a table as HTML, for a notebook."""
-        from acls.results.words import verdict
-
-        views = require("acls.report.results", extra="plot")  # above this package
-        return f"<p>{html.escape(verdict(self).text)} n = {self.n:,}</p>{views.metric_table(self).html()}"
 
     def to_frame(self) -> Any:
         """Return a pandas DataFrame: a row per metric with value, debiased estimate, interval ends and noise floor."""

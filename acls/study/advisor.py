@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from acls.errors import InputError
+from acls.shown import Shown
 from acls.study.store import RunFiles
 from acls.train.folder import METRICS
 
@@ -51,8 +52,8 @@ class Choice:
     keep: Checkpoint
 
 
-@dataclass(frozen=True)
-class CheckpointAdvice:
+@dataclass(frozen=True, repr=False)
+class CheckpointAdvice(Shown):
     """The epochs, those on the Pareto front of accuracy and ECE, and the epoch that each rule would keep."""
 
     epochs: tuple[Checkpoint, ...]

@@ -10,6 +10,7 @@ from acls.errors import InputError, suggest
 from acls.losses import GROUPS, REGISTRY, Loss, make_loss
 from acls.options import leaves, override, read
 from acls.recipes import Recipe
+from acls.shown import Shown
 from acls.spec import Spec, find, parse, written
 
 
@@ -40,8 +41,8 @@ TECHNIQUES = {
 }
 
 
-@dataclass(frozen=True)
-class MethodList:
+@dataclass(frozen=True, repr=False)
+class MethodList(Shown):
     """All methods; each loss has its type, title, paper, and fields with their defaults."""
 
     losses: Mapping[str, dict[str, Any]]

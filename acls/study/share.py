@@ -25,6 +25,7 @@ from acls.recipes import Recipe
 from acls.recipes.recipe import recipe_text
 from acls.results.details import Details
 from acls.results.keeping import save
+from acls.shown import Shown
 from acls.storage import load_tensors, save_tensors
 from acls.study.ranking import resamples_of
 from acls.study.runs import detailed, refuse_other_settings
@@ -37,8 +38,8 @@ HALF = 60_000.0
 """Scores up to this value are stored in half precision, whose largest number is 65,504."""
 
 
-@dataclass(frozen=True)
-class Shared:
+@dataclass(frozen=True, repr=False)
+class Shared(Shown):
     """A shared study: the number of its runs, the number of new runs, and its size."""
 
     folder: str

@@ -24,6 +24,7 @@ from typing import Any
 from acls.errors import InputError, require
 from acls.options import flat, override, to_plain
 from acls.recipes import RECIPES, Recipe, load_recipe
+from acls.shown import Shown
 from acls.spec import parse_value
 from acls.storage import hold
 from acls.study.advisor import unbeaten
@@ -76,8 +77,8 @@ class Trial:
     """The number of the epoch, from 1."""
 
 
-@dataclass(frozen=True)
-class Found:
+@dataclass(frozen=True, repr=False)
+class Found(Shown):
     """The finished trials, the required accuracy, and the trial with the lowest ECE among those that reach it."""
 
     trials: tuple[Trial, ...]

@@ -19,6 +19,7 @@ from acls.losses import Epoch
 from acls.metrics import Suite
 from acls.models.own import resolved
 from acls.recipes import Recipe
+from acls.shown import Shown
 from acls.storage import hold, load_tensors, write_text
 from acls.train.evaluate import above_margin, evaluate, outlook, regulariser
 from acls.train.folder import RunFolder, TrainState, continued, new_folder, open_run, save_resume
@@ -34,8 +35,8 @@ MEMORY_PROBE = 1024
 """Number of training samples used to monitor the regulariser of a method that stores values per sample."""
 
 
-@dataclass(frozen=True)
-class TrainedRun:
+@dataclass(frozen=True, repr=False)
+class TrainedRun(Shown):
     """The result of a finished run."""
 
     folder: Path

@@ -27,6 +27,7 @@ from acls.hashing import codes
 from acls.predictions import Batches, Columns, Predictions, Source, slices
 from acls.predictions.core import widened
 from acls.shapes import IGNORE_INDEX
+from acls.shown import Shown
 from acls.watch.drift import added
 
 Level = Literal["serious", "note"]
@@ -124,7 +125,7 @@ class Fingerprint:
         return hashes[hashes >> np.uint64(64 - bits) == 0] if bits else hashes
 
 
-class Diagnosis:
+class Diagnosis(Shown):
     """The name of the data, counts and sums over all rows, and the findings, serious ones first."""
 
     def __init__(self, ignore_index: int, name: str) -> None:

@@ -18,6 +18,7 @@ from acls.metrics.batch import Batch
 from acls.metrics.distributions import chi_squared_tail, holm, normal_tail
 from acls.predictions import Columns, Predictions, Source, slices
 from acls.shapes import IGNORE_INDEX
+from acls.shown import Shown
 from acls.watch import Limits
 
 GROUPS = 10
@@ -84,8 +85,8 @@ class Check:
     p: float
 
 
-@dataclass(frozen=True)
-class Drift:
+@dataclass(frozen=True, repr=False)
+class Drift(Shown):
     """The result of a drift check."""
 
     n_calibration: int

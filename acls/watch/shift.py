@@ -23,6 +23,7 @@ from acls.predictions import Predictions
 from acls.recipes import find
 from acls.results import Counts, differences, effect
 from acls.shapes import IGNORE_INDEX
+from acls.shown import Shown, frame
 from acls.train.evaluate import Sample, open_weights
 from acls.train.session import Session
 
@@ -59,8 +60,8 @@ class Condition:
         return "holds" if self.scaled_ece <= self.scaled_ceiling else effect(self.change)
 
 
-@dataclass(frozen=True)
-class Shift:
+@dataclass(frozen=True, repr=False)
+class Shift(Shown):
     """All conditions, the clean one first, and the temperature fitted on the clean validation part."""
 
     temperature: float
@@ -82,6 +83,10 @@ class Shift:
             f"{counts['hurts']}.{chance} The worst is {worst.corruption} {worst.severity}, with an ECE of "
             f"{worst.scaled_ece:.2%} at that temperature."
         )
+
+    def to_frame(self) -> Any:
+        """Return a pandas DataFrame: a row per condition."""
+        return frame(self.conditions)
 
     def as_json(self) -> dict[str, Any]:
         """A plain object."""

@@ -8,8 +8,10 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
 from acls.cli import COMMANDS, main
+from acls.predictions import Predictions
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -35,6 +37,48 @@ def test_an_unknown_command_or_option_exits_with_2(capsys):
         assert capsys.readouterr().err.count("\n") == 1
     assert main(["evalute"]) == 2
     assert "no command 'evalute': did you mean 'evaluate'?" in capsys.readouterr().err
+
+
+@pytest.fixture
+def two_parts(tmp_path):
+    pytest.importorskip("pyarrow")
+    for number in range(2):
+        scores = torch.randn(40, 3, generator=torch.Generator().manual_seed(number))
+        Predictions(scores, scores.argmax(1), "logits").save(tmp_path / f"part-{number}.parquet")
+    return str(tmp_path / "part-*.parquet")
+
+
+def test_verbose_logs_what_is_read_fitted_and_written(two_parts, tmp_path, caplog):
+    caplog.set_level("INFO", "acls")
+    assert main(["evaluate", two_parts, "-v"]) == 0
+    assert f"reading {two_parts}: 2 file(s), 80 rows of logits, from the columns logits, labels" in caplog.messages
+    caplog.clear()
+    out = str(tmp_path / "c.safetensors")
+    assert main(["calibrate", two_parts, "--out", out, "--force", "-v"]) == 0
+    assert any(one.startswith("Temperature(temperature=") and "fitted on 80 rows" in one for one in caplog.messages)
+    assert f"wrote {out}" in caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--address", "127.0.0.1:1"], "--address is that of a Ray cluster: add --engine ray"),
+        (["--by", "predicted", "--workers", "2"], "--by predicted needs one process"),
+    ],
+)
+def test_evaluate_ignores_no_option_for_many_machines(two_parts, options, said, capsys):
+    assert main(["evaluate", two_parts, *options]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_no_draws_are_as_the_help_says(two_parts, capsys):
+    assert main(["evaluate", two_parts, "--bootstrap", "0", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["intervals"] == {}
+    assert "ece" in found["floors"]
+    with pytest.raises(SystemExit):
+        main(["evaluate", "--help"])
+    assert "at least 200; 0: also no intervals" in " ".join(capsys.readouterr().out.split())
 
 
 def test_verbose_says_where_an_error_came_from(tmp_path):

@@ -111,6 +111,18 @@ def test_files_of_answers_are_compared(answers, tmp_path, capsys):
     assert next(one["best"] for one in found["ranking"] if one["metric"] == "ece") == "modest"
 
 
+def test_the_page_of_answers_shows_the_error_of_what_was_said(answers, tmp_path, capsys):
+    page = tmp_path / "page.html"
+    code, found = told(capsys, "report", answers / "test.csv", *NAMES, "--group", "task", "--out", page)
+    assert code == 0
+    gap = np.mean([float(row["said"]) - (row["ok"] == "True") for row in read(answers / "test.csv")])
+    assert "Miscalibrated, overconfident" in found["verdict"][0]
+    _, measured = told(capsys, "evaluate", answers / "test.csv", *NAMES)
+    assert measured["ece"] == pytest.approx(gap, abs=0.02)
+    assert f"ECE {measured['ece']:.2%}" in found["verdict"][0]
+    assert "test.csv" in page.read_text(encoding="utf-8")
+
+
 def test_a_threshold_of_one_is_written_with_two_digits(tmp_path, capsys):
     (tmp_path / "sure.csv").write_text("confidence,correct\n" + "1,1\n" * 300 + "0.5,0\n" * 300)
     code, found = told(capsys, "evaluate", tmp_path / "sure.csv", "--max-error", "2%")

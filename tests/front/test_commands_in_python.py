@@ -66,6 +66,9 @@ def test_a_command_prints_what_the_call_gives(command, call, extra, made, tmp_pa
     monkeypatch.chdir(tmp_path / "called")
     found, said = _value(call, extra)
     capsys.readouterr()
+    if not isinstance(found, str):
+        assert len(repr(found)) < 300
+        assert len(found._repr_html_()) > 20
     assert printed.strip() == said.strip() + (": predictions.npz" if words[0] == "predict" else "")
     if hasattr(found, "as_json") and words[0] in ("evaluate", "calibrate", "drift", "doctor", "methods", "explain"):
         monkeypatch.chdir(tmp_path / "typed")

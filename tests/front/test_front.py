@@ -1,17 +1,27 @@
 """The front door in Python: from arrays to numbers, a picture, a calibrator and a page."""
 
 import json
+import types
 
 import numpy as np
 import pytest
 import torch
 
 import acls
+import acls.reproduce.targets
+import acls.study.advisor
+import acls.study.share
+import acls.study.tune
+import acls.watch.doctor
+import acls.watch.drift
+import acls.watch.shift
 from acls.cli import main
 from acls.errors import InputError
 from acls.front import predictions
 from acls.predictions import Columns
+from acls.report import texts
 from acls.results.recommending import before_and_after, recommend
+from acls.shown import Shown
 
 RANDOM = np.random.default_rng(0)
 LOGITS = RANDOM.normal(size=(400, 4)) * 3
@@ -115,6 +125,44 @@ def test_a_result_shows_itself_shortly():
     frame = pytest.importorskip("pandas") and result.to_frame()
     assert frame.loc["ece", "value"] == result["ece"]
     assert frame.loc["ece", "low"] < result["ece"] < frame.loc["ece", "high"]
+
+
+def test_every_result_has_a_short_repr_and_html_for_a_notebook(tmp_path):
+    """tests/front/test_commands_in_python.py tries those of every command."""
+    pandas = pytest.importorskip("pandas")
+    files = []
+    for name, scores in (("sharp", PROBS), ("mended", TRUE)):
+        files.append(str(tmp_path / f"{name}.npz"))
+        np.savez(files[-1], probs=scores, labels=LABELS)
+    both = acls.front.evaluate_files(files)
+    tables = [
+        acls.evaluate(files[0]), both, acls.front.compare_files(files), acls.front.measure_files(files),
+        recommend(files[0], "temperature, ETS"),
+    ]  # fmt: skip
+    for one in (*tables, both.differences, predictions(PROBS, LABELS, "probs"), acls.front.Applied("a", "b", "c")):
+        assert len(repr(one)) < 300, repr(one)
+        assert repr(one).startswith(f"{type(one).__name__}(")
+        assert one._repr_html_().startswith("<p>")
+    for one in tables:
+        assert isinstance(one.to_frame(), pandas.DataFrame)
+        assert "<table>" in one._repr_html_()
+    assert both.to_frame().loc[1, "ece"] == both.results["mended.npz"]["ece"]
+    assert tables[2].to_frame().loc[0, "method"] == "sharp"
+    assert set(tables[3].to_frame()["protocol"]) == set(tables[3].numbers["sharp.npz"])
+    assert list(tables[4].to_frame()["method"]) == ["Temperature", "ETS"]
+    for name in texts._OF:
+        assert issubclass(next(one for one in _below(Shown) if one.__name__ == name), Shown)
+
+
+def _below(kind):
+    return {one for own in kind.__subclasses__() for one in (own, *_below(own))}
+
+
+def test_a_notebook_shows_what_a_calibrator_has_learned():
+    shown = []
+    calibrator = acls.calibrate(PROBS, LABELS, kind="probs")
+    calibrator._repr_pretty_(types.SimpleNamespace(text=shown.append), False)
+    assert shown == [f"Temperature(temperature={float(calibrator.temperature):.4g})"]
 
 
 def test_a_calibrator_finds_the_temperature_and_mends_probabilities():

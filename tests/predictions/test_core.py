@@ -145,3 +145,17 @@ def test_a_row_of_probabilities_has_the_same_logits_whatever_rows_stand_beside_i
     positive = p.scores > 0
     assert torch.equal(together[positive], p.scores[positive].log())
     assert Predictions(p.scores, p.labels, kind="log_probs").logits() is p.scores
+
+
+@pytest.mark.parametrize("kind", ["logits", "triples"])
+def test_binary_labels_of_minus_one_and_one_are_to_be_converted(kind):
+    """The way out was to ignore -1, half of the rows."""
+    labels = torch.tensor([1, -1, 1])
+    if kind == "logits":
+        p = Predictions(torch.randn(3, 2), labels, "logits")
+    else:
+        p = Predictions(None, labels, "triples", confidence=torch.full((3,), 0.5), predicted=torch.tensor([1, 0, 1]))
+    with pytest.raises(InputError, match=r"the label is -1.*labels of two classes are 0 and 1; .*\(y \+ 1\) // 2"):
+        p.check()
+    with pytest.raises(InputError, match="--ignore-index -1"):
+        Predictions(torch.randn(3, 2), torch.tensor([1, -1, 0]), "logits").check()

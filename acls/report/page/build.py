@@ -32,6 +32,7 @@ from acls.report.page.overview import conclusions, decisions, overview
 from acls.report.page.subjects import Subject, by_method, by_protocol, rank_subjects, records, told_apart
 from acls.report.tables import Table
 from acls.results import Record
+from acls.shown import Shown
 from acls.storage import write_text
 from acls.study.ranking import Ranked
 from acls.study.runs import NONE
@@ -51,8 +52,8 @@ _CURVES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Report:
+@dataclass(frozen=True, repr=False)
+class Report(Shown):
     """A written page and its content; ``form`` is the format of the tables, and ``notes`` say what was left out."""
 
     page: Path
