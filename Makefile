@@ -21,7 +21,7 @@ $(BIN)/python:
 	@touch $@
 
 .venv/test-installed: pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) -e '.[all,dev,docs,peers]'
+	$(INSTALL) -e '.[all,dev,docs,peers,wandb,mlflow]'
 	@touch $@ .venv/demo-installed
 
 demo: .venv/demo-installed  ## the main job on embedded data: a table and where the report is

@@ -104,10 +104,13 @@ def test_the_wheel_holds_the_package_and_all_its_files(built):
     assert not any(name.startswith(("tests", "benchmarks", "examples")) for name in names)
 
 
-def test_the_sdist_holds_tests_and_examples(built):
+def test_the_sdist_holds_tests_and_examples_and_what_they_read_but_no_studies(built):
     with tarfile.open(built[1]) as sdist:
         names = {name.split("/", 1)[-1] for name in sdist.getnames()}
     assert {"examples/plain_loop.py", "tests/conftest.py", "pyproject.toml", "LICENSE"} <= names
+    assert {"CONTRIBUTING.md", "mkdocs.yml", "docs/python.md", "Makefile", "constraints.txt"} <= names
+    assert not [name for name in names if name.startswith(("docs/results", "docs/reproduction"))]
+    assert built[1].stat().st_size < 3e6, "it was 19.6 MB with the stored studies"
 
 
 @pytest.mark.parametrize("which", ["wheel", "sdist"])
