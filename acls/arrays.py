@@ -49,15 +49,10 @@ def known_kind(scores: Tensor, kind: str | None) -> ScoreKind:
     if kind is not None:
         raise InputError(f"kind is {kind!r}{suggest(str(kind), SCORE_KINDS)}")
     low, high = (float(end) for end in torch.aminmax(scores)) if scores.numel() else (-1.0, 2.0)
-    for other, ambiguous, where in (
-        ("probs", low >= -ONE_TOLERANCE and high <= 1 + ONE_TOLERANCE, "lie between 0 and 1"),
-        ("log_probs", scores.ndim == 1 and high <= 0, "are 0 or less"),
-    ):
-        if ambiguous:
-            raise InputError(
-                f"expected kind= with scores that all {where}, got none: they may be {other} or logits; pass "
-                f'kind="{other}" or kind="logits"'
-            )
+    other = "log_probs" if scores.ndim == 1 and high <= 0 else None
+    if other := "probs" if low >= -ONE_TOLERANCE and high <= 1 + ONE_TOLERANCE else other:
+        got = f"kind= is missing, and scores from {low:g} to {high:g} may be {other} or logits"
+        raise InputError(f'{got}: pass kind="{other}" or kind="logits"')
     return "logits"
 
 

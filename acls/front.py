@@ -276,15 +276,12 @@ def predictions(
     weight = _weight(sample_weight, confidence if scores is None else scores)
     if isinstance(scores, Predictions):
         if any(one is not None for one in (labels, kind, confidence, correct, group, image)):
-            raise InputError(
-                "Predictions have labels, kind, group and image of their own: pass none of these with them"
-            )
+            raise InputError("Predictions have labels, kind, group and image of their own: pass none with them")
         return scores if weight is None else replace(scores, weight=weight)
     codes, names = (None, ()) if group is None else _codes(group)
     unit = None if image is None else _codes(image)[0]
     if confidence is not None or correct is not None:
-        others = any(one is not None for one in (scores, labels, kind))
-        if confidence is None or correct is None or others:
+        if confidence is None or correct is None or any(one is not None for one in (scores, labels, kind)):
             raise InputError("stated confidences are confidence= and correct= together, without scores, labels or kind")
         right = as_tensor(correct, "correct")
         if bool(((right != 0) & (right != 1)).any()):
@@ -321,17 +318,15 @@ def evaluate(
     row or map: intervals of weighted metrics come from the variance between rows, and there is no noise floor. A path
     is read as by ``acls evaluate``.
     """
-    file, own_names = isinstance(scores, str | Path), ("confidence", "correct", "group", "image")
-    known = {*_SETTINGS, *(("columns",) if file else own_names)}
-    for name in settings:
+    file, arrays = isinstance(scores, str | Path), {"labels": labels, "kind": kind, "sample_weight": sample_weight}
+    known = {*_SETTINGS, *(("columns",) if file else ("confidence", "correct", "group", "image", *arrays))}
+    for name in (*settings, *(name for name, one in arrays.items() if one is not None)):
         if name not in known:
-            raise InputError(f"evaluate takes no {name}= with {'a file' if file else 'arrays'}{suggest(name, known)}")
+            way = ": name the columns, as in columns=Columns(probs=NAME, labels=NAME)" if file else suggest(name, known)
+            raise InputError(f"evaluate takes no {name}= with {'a file' if file else 'arrays'}{way}")
     if file:
-        if any(one is not None for one in (labels, kind, sample_weight)):
-            way = "columns=acls.predictions.Columns(probs=NAME, labels=NAME, weight=NAME)"
-            raise InputError(f"labels, kind and sample_weight go with arrays: for a file name its columns, as in {way}")
         return measured(scores, **settings)
-    own = {name: settings.pop(name, None) for name in own_names}
+    own = {name: settings.pop(name, None) for name in ("confidence", "correct", "group", "image")}
     ignored = settings.get("ignore_index", IGNORE_INDEX)
     found = _checked(scores, labels, kind, sample_weight=sample_weight, ignore_index=ignored, **own)
     return measured(found, **({"by_group": found.group is not None, "by_image": None} | settings))

@@ -22,7 +22,6 @@ from acls.errors import InputError, require
 if TYPE_CHECKING:
     from torch import Tensor
 
-_log = logging.getLogger(__name__)
 MARKS: dict[str, tuple[bytes, ...]] = {
     "predictions": (b'"acls":"predictions"', b'"acls": "predictions"', '"acls": "predictions"'.encode("utf-32-le")),
     "calibrator": (b'"acls":"calibrator"',),
@@ -128,7 +127,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
         _flush_to_disk(temporary)
         os.replace(temporary, final)
         _flush_to_disk(final.parent)
-        _log.info("wrote %s", path)
+        logging.getLogger(__name__).info("wrote %s", path)
     except OSError as error:
         if error.filename in (None, str(temporary)):  # many writers set no file name; the user knows the final path
             error.filename = str(path)

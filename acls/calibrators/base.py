@@ -19,7 +19,6 @@ from acls.errors import InputError
 from acls.modules import Configured
 from acls.shapes import IGNORE_INDEX, check_logits, flatten_logits, two_class_logits, unflatten_logits
 
-_log = logging.getLogger(__name__)
 TOO_FEW = "too few samples"
 ROWS_PER_VALUE = 10
 """The minimum number of rows per learned value. A fit with fewer rows is not reliable."""
@@ -143,7 +142,7 @@ class Calibrator(Configured):
             data.hold()
         data.first()  # raises an error if there is no data
         self._report = self._reported(data, self._fit(data))
-        _log.info("%s, %s", self, self._report)
+        logging.getLogger(__name__).info("%s, %s", self, self._report)
         return self
 
     def forward(self, logits: Tensor) -> Tensor:

@@ -77,13 +77,7 @@ class Tally:
 
     @classmethod
     def of_triples(
-        cls,
-        confidence: Any,
-        predicted: Any,
-        labels: Any,
-        *,
-        sample_weight: Any = None,
-        **settings: Any,
+        cls, confidence: Any, predicted: Any, labels: Any, *, sample_weight: Any = None, **settings: Any
     ) -> Self:
         """Return the sums of predictions of which only the confidence, the class, and the true class are known."""
         weight = None if sample_weight is None else as_tensor(sample_weight, "sample_weight")

@@ -37,7 +37,6 @@ from acls.predictions.core import Predictions, flatten_maps
 from acls.shapes import IGNORE_INDEX
 from acls.storage import checksum, damaged, open_tensors, split_checksums
 
-_log = logging.getLogger(__name__)
 Array = NDArray[Any]
 Block = dict[str, list[Array]]
 """Some rows of a file: the arrays of each role, one per name."""
@@ -77,8 +76,8 @@ def open_batches(
             cells, layout = max(cells, file.n_cells()), file.layout
     n_rows = None if None in counts else sum(n or 0 for n in counts)
     name = str(paths) if isinstance(paths, str | os.PathLike) else str(files[0])
-    rows_of = ("an unknown number of" if n_rows is None else n_rows, layout.kind, ", ".join(layout.names))
-    _log.info("reading %s: %d file(s), %s rows of %s, from the columns %s", name, len(files), *rows_of)
+    found = f"{n_rows or 'an unknown number of'} rows of {layout.kind}, from the columns {', '.join(layout.names)}"
+    logging.getLogger(__name__).info("reading %s: %d file(s), %s", name, len(files), found)
     return Batches(files, columns, rows or max(1, CELLS // cells), n_rows, ignore_index, check, name)
 
 
@@ -419,12 +418,8 @@ class CsvFile(DataFile):
 _TRUTH = {"true": "1", "false": "0", "yes": "1", "no": "0"}
 _NUMBER = re.compile(r"\s*[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|nan|inf(inity)?)\s*", re.IGNORECASE)
 _READERS: dict[str, type[DataFile]] = {
-    ".npz": NpzFile,
-    ".safetensors": SafetensorsFile,
-    ".parquet": ParquetFile,
-    ".csv": CsvFile,
-    ".tsv": CsvFile,
-}
+    ".npz": NpzFile, ".safetensors": SafetensorsFile, ".parquet": ParquetFile, ".csv": CsvFile, ".tsv": CsvFile
+}  # fmt: skip
 
 
 def _text_dict(text: str) -> dict[str, str]:

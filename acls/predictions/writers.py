@@ -84,12 +84,9 @@ def _write_text(path: Path, batches: Iterable[Predictions]) -> None:
 
 
 _WRITERS: dict[str, Callable[[Path, Iterable[Predictions]], None]] = {
-    ".npz": _write_npz,
-    ".safetensors": _write_safetensors,
-    ".parquet": _write_parquet,
-    ".csv": _write_text,
-    ".tsv": _write_text,
-}
+    ".npz": _write_npz, ".safetensors": _write_safetensors, ".parquet": _write_parquet,
+    ".csv": _write_text, ".tsv": _write_text,
+}  # fmt: skip
 
 
 def _named(p: Predictions) -> dict[str, Any]:

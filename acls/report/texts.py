@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from acls.losses.rule import Explanation
     from acls.report.page.build import Report
     from acls.report.results import Comparison
-    from acls.results import Advice, Differences, ModelResults, ProtocolResults, Result
+    from acls.results import Advice, ModelResults, ProtocolResults, Result
     from acls.study.advisor import CheckpointAdvice
     from acls.study.methods import MethodList
     from acls.study.share import Shared
@@ -60,13 +60,6 @@ def _result(found: Result) -> Parts:
     from acls.results import verdict
 
     yield from (f"{verdict(found).text} n = {found.n:,}", metric_table(found))
-
-
-def _differences(found: Differences) -> Parts:
-    from acls.results import verdict
-
-    for name, by_metric in found.comparisons.items():
-        yield f"{name} against {found.baseline}: {verdict(by_metric['ece']).text}"
 
 
 def _evaluated(found: ModelResults) -> Parts:
@@ -172,10 +165,6 @@ def _report(found: Report) -> Parts:
     if found.figures:
         yield Verbatim(f"figures: {len(found.figures)} in {found.figures[0].parent}")
     yield Verbatim(f"report: {found.page}")
-
-
-def _reproduced(found: Any) -> Parts:
-    yield from (found.title, *found.parts)
 
 
 def _drift(found: Drift) -> Parts:
@@ -349,8 +338,9 @@ def _short(value: object) -> str:
 
 _OF: dict[str, Callable[[Any], Parts]] = {
     "Advice": _advice, "CheckpointAdvice": _checkpoints, "Comparison": _comparison, "Diagnosis": _diagnosis,
-    "Differences": _differences, "Drift": _drift, "Explanation": _explained, "Found": _trials, "MethodList": _methods,
-    "ModelResults": _evaluated, "ProtocolResults": _by_protocol, "Report": _report, "Reproduced": _reproduced,
+    "Drift": _drift, "Explanation": _explained, "Found": _trials, "MethodList": _methods,
+    "ModelResults": _evaluated, "ProtocolResults": _by_protocol, "Report": _report,
+    "Reproduced": lambda found: iter(found.parts),
     "Result": _result, "Shared": _shared, "Shift": _shift, "TrainedRun": _trained,
 }  # fmt: skip
 """By the name of the result's type. The classes are not imported, so that a command imports only what it uses."""

@@ -23,7 +23,7 @@ from acls.predictions import Predictions
 from acls.recipes import find
 from acls.results import Counts, differences, effect
 from acls.shapes import IGNORE_INDEX
-from acls.shown import Shown, frame
+from acls.shown import Shown
 from acls.train.evaluate import Sample, open_weights
 from acls.train.session import Session
 
@@ -83,10 +83,6 @@ class Shift(Shown):
             f"{counts['hurts']}.{chance} The worst is {worst.corruption} {worst.severity}, with an ECE of "
             f"{worst.scaled_ece:.2%} at that temperature."
         )
-
-    def to_frame(self) -> Any:
-        """Return a pandas DataFrame: a row per condition."""
-        return frame(self.conditions)
 
     def as_json(self) -> dict[str, Any]:
         """A plain object."""

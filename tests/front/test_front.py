@@ -91,7 +91,7 @@ def test_nothing_is_taken_for_logits_that_could_be_probabilities():
 def test_evaluate_drops_no_argument_without_a_word(tmp_path):
     np.savez(tmp_path / "p.npz", probs=PROBS, labels=LABELS)
     for given in ({"labels": LABELS}, {"kind": "logits"}, {"sample_weight": LABELS}):
-        with pytest.raises(InputError, match=r"go with arrays: for a file name its columns, as in columns="):
+        with pytest.raises(InputError, match=r"with a file: name the columns, as in columns="):
             acls.evaluate(tmp_path / "p.npz", **given)
     with pytest.raises(InputError, match="evaluate takes no group= with a file"):
         acls.evaluate(tmp_path / "p.npz", group=LABELS)
