@@ -47,7 +47,7 @@ def known_kind(scores: Tensor, kind: str | None) -> ScoreKind:
     if kind in SCORE_KINDS:
         return kind
     if kind is not None:
-        raise InputError(f"kind is {kind!r}{suggest(str(kind), SCORE_KINDS)}")
+        raise InputError(f"unknown kind {kind!r}{suggest(str(kind), SCORE_KINDS)}")
     low, high = (float(end) for end in torch.aminmax(scores)) if scores.numel() else (-1.0, 2.0)
     other = "log_probs" if scores.ndim == 1 and high <= 0 else None
     if other := "probs" if low >= -ONE_TOLERANCE and high <= 1 + ONE_TOLERANCE else other:
@@ -83,8 +83,8 @@ def scored(scores: Any, labels: Any, kind: str | None = None) -> tuple[Tensor, T
         wrong = (target != 0) & (target != 1) & (target >= 0)
         if bool(wrong.any()):
             raise InputError(
-                f"labels: expected 0 and 1 with one score per row, got {int(target[wrong][0])}: "
-                "more classes need scores of shape (N, K)"
+                f"labels: expected 0 or 1 with one score per row, got {int(target[wrong][0])}: "
+                "for more classes, pass scores of shape (N, K)"
             )
         found = two_scores(found, known)
     return found, target.long() if target.dtype == torch.bool else target, known

@@ -25,7 +25,7 @@ class WorkerLost(RuntimeError):
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return ``": did you mean 'x'?"`` for the closest known name, or the list of all known names if none is close.
+    """Return ``": did you mean 'x'?"`` for the closest known name, or all known names if none is close.
 
     >>> suggest("margn", ["margin", "lambda1"])
     ": did you mean 'margin'?"
@@ -35,7 +35,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name.lower(), folded, n=1)
     if close:
         return f": did you mean {folded[close[0]]!r}?"
-    return f": there are {', '.join(known)}" if known else ""
+    return f": choose from {', '.join(known)}" if known else ""
 
 
 def require(module: str, *, extra: str) -> ModuleType:

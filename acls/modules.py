@@ -40,7 +40,9 @@ class Configured(nn.Module):
             check_field(cls.__name__, name, value, known[name])
             check_range(cls.__name__, name, value, ranges[name])
         if args:
-            raise FieldError(f"{cls.__name__} takes its fields by name: {cls.__name__}({next(iter(known), '')}=...)")
+            raise FieldError(
+                f"{cls.__name__} takes only keyword arguments: {cls.__name__}({next(iter(known), '')}=...)"
+            )
         module = super().__new__(cls)
         # The generated __init__ assigns the fields. nn.Module allows this only after its own __init__ has run.
         nn.Module.__init__(module)

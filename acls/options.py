@@ -212,7 +212,7 @@ def from_plain(kind: type[S], values: Mapping[str, Any], prefix: str = "") -> S:
             raise InputError(f"there is no setting {prefix + name!r}{suggest(name, hints)}")
         if dataclasses.is_dataclass(hints[name]):
             if not isinstance(value, Mapping):
-                raise SettingError(f"{prefix + name}: expected settings of its own, got {value!r}")
+                raise SettingError(f"{prefix + name}: expected nested settings, got {value!r}")
             fields[name] = from_plain(typing.cast("type", hints[name]), value, f"{prefix}{name}.")
         else:
             fields[name] = read(value, known[prefix + name])
@@ -226,8 +226,8 @@ def show_kind(kind: Any) -> str:
         words = [show_kind(argument) for argument in arguments if argument is not type(None)]
         return " or ".join([*words, "none"] if type(None) in arguments else words)
     if origin is tuple:
-        return {int: "whole numbers", float: "numbers"}.get(arguments[0], "words") + " separated by commas"
-    plain = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
+        return {int: "whole numbers", float: "numbers"}.get(arguments[0], "strings") + " separated by commas"
+    plain = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
     return plain.get(kind, "a dictionary" if origin is dict or kind is dict else str(kind))
 
 

@@ -56,7 +56,7 @@ class Positions:
         """Return the indices of the samples in the training set; raise an error if the caller did not pass them."""
         if self.index is None or self.index.shape != self.shape[:1]:
             given = "nothing" if self.index is None else f"shape {tuple(self.index.shape)}"
-            raise InputError(f"expected index= of shape ({self.shape[0]},), a number per sample, got {given}")
+            raise InputError(f"expected index= of shape ({self.shape[0]},), one number per sample, got {given}")
         return self.index
 
     def compact(self) -> Positions:

@@ -94,7 +94,7 @@ def parse(text: str, what: str = "method", groups: Mapping[str, Sequence[str]] |
 
 
 def parse_value(text: str) -> Any:
-    """Parse the value of a field: a number, a word, true, false or none, a list, or a method."""
+    """Parse the value of a field: a number, a string, true, false or none, a list, or a method."""
     try:
         return _value(ast.parse(text.strip(), mode="eval").body, text)
     except _UNREADABLE as error:
@@ -171,7 +171,9 @@ def check_field(owner: str, name: str, value: object, kind: Any) -> None:
     bases = [getattr(typing.get_origin(option) or option, "__name__", "") for option in options]
     known = [_EXPECTED[base] for base in bases if base in _EXPECTED]
     if known and not any(fits(value) for _, fits in known):
-        raise InputError(f"{owner}({name}={value!r}): expected {' or '.join(told for told, _ in known)}, got {value!r}")
+        raise InputError(
+            f"{owner}({name}={value!r}): expected {' or '.join(words for words, _ in known)}, got {value!r}"
+        )
 
 
 def _is_number(value: object) -> bool:
@@ -188,7 +190,7 @@ _EXPECTED: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "float": ("a finite number", _is_number),
     "int": ("a whole number", lambda value: _is_number(value) and not isinstance(value, float)),
     "bool": ("True or False", lambda value: isinstance(value, bool) or _is_number(value)),
-    "str": ("a word", lambda value: isinstance(value, str)),
+    "str": ("a string", lambda value: isinstance(value, str)),
     "tuple": ("several values, such as (0.25, 0.5)", lambda value: isinstance(value, list | tuple)),
     "Tensor": ("a list of numbers", _is_numbers),
 }
@@ -233,5 +235,5 @@ def _value(value: ast.expr, text: str) -> Any:
         # A hyphenated word, such as printed-loss, parses as a difference of names.
         word = ast.unparse(value).replace(" - ", "-")
     if not re.fullmatch(r"[A-Za-z_][\w-]*", word):
-        raise InputError(f"expected a number, a word, a list or a method, got {word!r} in {text!r}")
+        raise InputError(f"expected a number, a string, a list or a method, got {word!r} in {text!r}")
     return word

@@ -78,18 +78,18 @@ def check_output(
     if target.exists():
         for source in inputs:
             if os.path.exists(source) and os.path.samefile(source, target):
-                raise InputError(f"{path} is an input too, {source}: pass another path for the output")
+                raise InputError(f"{path} is also an input, {source}: pass another path for the output")
         if target.is_dir() and not folder:
             raise InputError(f"cannot write {path}: it is a folder; name a file in it")
         if not (target.is_dir() if folder else target.is_file()):
             raise InputError(f"cannot write {path}: it is not a {'folder' if folder else 'regular file'}")
         if not force and not _is_ours(target, kind):
-            what = f"holds files and is no {kind}" if folder else f"exists and is no {kind} file"
+            what = f"contains files and is not a {kind}" if folder else f"exists and is not a {kind} file"
             way = f"or {'write into it' if folder else 'replace it'} with --force, in Python force=True"
             raise InputError(f"{path} {what} that acls wrote: pass another path, {way}")
     above = next(place for place in (target, *target.parents)[not folder :] if place.exists())
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        raise InputError(f"cannot write {path}: {above} is not a folder that you may write in")
+        raise InputError(f"cannot write {path}: {above} is not a writable folder")
 
 
 def _is_ours(path: Path, kind: str) -> bool:
@@ -194,7 +194,7 @@ def open_tensors(path: str | os.PathLike[str]) -> Iterator[Any]:
     except FileNotFoundError:
         raise InputError(f"there is no file {path}") from None
     except (safetensors.SafetensorError, OverflowError) as error:
-        raise InputError(f"{path} is not a whole safetensors file: {error}") from error
+        raise InputError(f"{path} is not a complete safetensors file: {error}") from error
 
 
 def split_checksums(
@@ -293,7 +293,7 @@ def hold(path: str | os.PathLike[str], *, wait: bool = False) -> Iterator[None]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot make the folder {path.parent}: {error.strerror}; pass another --out") from error
+        raise InputError(f"cannot create the folder {path.parent}: {error.strerror}; pass another --out") from error
     with open(path, "a+b", buffering=0) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

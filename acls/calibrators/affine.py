@@ -39,7 +39,7 @@ CONVERGED = 1e-8
 SAMPLE = 4096
 """Number of rows used to estimate the Hessian that whitens the problem."""
 
-SEPARABLE = "the data is separable, or no better than chance: the ridge alone keeps the fit finite"
+SEPARABLE = "the data is separable, or no better than chance: only the ridge penalty keeps the fit finite"
 
 Strength = tuple[float, float]
 """Two ridge strengths: for the diagonal and the bias, and for the rest."""

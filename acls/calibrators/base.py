@@ -176,7 +176,7 @@ class Calibrator(Configured):
 
         tensors, meta = load_tensors(path)
         if meta.get("acls") != "calibrator":
-            raise InputError(f"{path} holds no calibrator: it was not written by Calibrator.save")
+            raise InputError(f"{path} does not contain a calibrator: it was not written by Calibrator.save")
         try:
             calibrator = make_calibrator({"name": meta["class"], **json.loads(meta["fields"])})
             calibrator.load_state_dict(tensors)
@@ -187,9 +187,9 @@ class Calibrator(Configured):
             calibrator._check_learned()
         except (KeyError, ValueError, TypeError, RuntimeError, IndexError) as error:
             reason = " ".join(str(error).split())
-            raise InputError(f"{path} holds no calibrator that can be used ({reason}): fit it again") from error
+            raise InputError(f"{path} contains a calibrator that cannot be used ({reason}): fit it again") from error
         if not isinstance(calibrator, cls):
-            raise InputError(f"{path} holds a {meta['class']}, not a {cls.__name__}: read it with Calibrator.load")
+            raise InputError(f"{path} contains a {meta['class']}, not a {cls.__name__}: load it with Calibrator.load")
         return calibrator
 
     def _check_learned(self) -> None:
@@ -236,7 +236,7 @@ class Calibrator(Configured):
 
     def _check_weight(self, sample_weight: Tensor | None) -> None:
         if sample_weight is not None and self.no_weights:
-            raise InputError(f"{type(self).__name__} takes no sample_weight: {self.no_weights}")
+            raise InputError(f"{type(self).__name__} does not support sample_weight: {self.no_weights}")
 
     def _as_wide(self, logits: Tensor) -> tuple[Tensor, Self]:
         """Return logits and calibrator in the wider of their dtypes. CSV files and NumPy arrays are often float64."""
@@ -265,8 +265,8 @@ class Calibrator(Configured):
         # An increase within rounding error does not count as an increase, but NaN does.
         if self.guard and outcome.guarded and not after.nll <= before.nll + 1e-6 * max(1.0, before.nll):
             warnings.append(
-                f"{type(self).__name__} raises the NLL of its own fitting data from {before.nll:.4f} to "
-                f"{after.nll:.4f}: the model is kept as it is (guard=False takes the fitted map)"
+                f"{type(self).__name__} raises the NLL on its own fitting data from {before.nll:.4f} to "
+                f"{after.nll:.4f}: the model is left unchanged (guard=False uses the fitted map)"
             )
             self._reset(data.first()[0])
             after = before
@@ -285,7 +285,7 @@ class Calibrator(Configured):
         if missing:
             named = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
             doubts.append(
-                f"no sample of class {named} ({len(missing)} of {counts.numel()}): what it learns there is a guess"
+                f"no samples of class {named} ({len(missing)} of {counts.numel()}): what is learned there is unreliable"
             )
         return doubts
 

@@ -35,7 +35,7 @@ Chunks = Iterable[Chunk]
 Rows = tuple[Tensor, Tensor, Tensor, Tensor]
 """Logits, labels and weights of all rows, and the group number of each row ``(m,)``."""
 
-NOTHING_LEFT = "there is nothing to fit to: no batch, or every position has weight 0 or the label ignore_index"
+NOTHING_LEFT = "nothing to fit: there is no batch, or every position has weight 0 or the label ignore_index"
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class CalibrationSet:
             self.held = self._compact(logits, target, weight, self._groups)
         elif any(given is not None for given in (target, weight, group)):
             raise InputError(
-                "expected an iterable of batches (logits, target) or (logits, target, sample_weight) alone, got a "
-                "target, weights or groups beside it"
+                "expected an iterable of batches (logits, target) or (logits, target, sample_weight) as the only "
+                "data, got target, sample_weight or groups as well"
             )
         else:
             self._batches = logits
@@ -92,7 +92,7 @@ class CalibrationSet:
         """Raise an error for a generator, which can be read only once."""
         if self.held is None and iter(self._batches) is self._batches:
             raise InputError(
-                f"{name} reads its batches several times, but a generator can be read once: "
+                f"{name} reads its batches several times, but a generator can be read only once: "
                 "pass a list, a DataLoader, or any other iterable that can be read again"
             )
 
@@ -159,7 +159,7 @@ class CalibrationSet:
         """Return logits, labels, weights and groups of the rows that are not ignored."""
         positions = flatten(logits, target, ignore_index=self._ignore_index)
         if positions.soft:
-            raise InputError("expected class ids, got soft labels: calibrators are fitted to integers")
+            raise InputError("expected class ids, got soft labels: calibrators need integer labels")
         rows, labels, valid = positions.logits.detach(), positions.target, positions.valid
         samples = positions.shape[0]
         per_sample = positions.shape.numel() // max(samples, 1)
@@ -169,7 +169,7 @@ class CalibrationSet:
         else:
             wrong = weight[~((_per_sample("sample_weight", weight, samples) >= 0) & weight.isfinite())]
             if len(wrong):
-                raise InputError(f"expected sample_weight of finite numbers, 0 or more, got {float(wrong[0]):g}")
+                raise InputError(f"expected sample_weight of finite numbers of 0 or more, got {float(wrong[0]):g}")
             counts = weight.to(rows).repeat_interleave(per_sample)
             valid = counts > 0 if valid is None else valid & (counts > 0)
         if valid is not None:
@@ -184,7 +184,7 @@ class CalibrationSet:
 
 def _per_sample(name: str, values: Tensor, samples: int) -> Tensor:
     if values.shape != (samples,):
-        raise InputError(f"expected {name} of shape ({samples},), a number per sample, got {tuple(values.shape)}")
+        raise InputError(f"expected {name} of shape ({samples},), one number per sample, got {tuple(values.shape)}")
     return values
 
 

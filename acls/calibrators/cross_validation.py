@@ -82,7 +82,7 @@ def judge(
     nll_se = statistics.stdev(after.nll - before.nll for before, after in pairs) / math.sqrt(folds)
     ece_se = statistics.stdev(after.ece - before.ece for before, after in pairs) / math.sqrt(folds)
     if at_boundary:
-        use, why = False, f"{KEEP}: a fit ends at the boundary of its range, so it does not carry over to other data"
+        use, why = False, f"{KEEP}: a fit ends at the boundary of its range, so it does not generalise to other data"
     else:
         learned = sum(value.numel() for value in fitted.state_dict().values())
         use, why = _recommend(last.nll - first.nll, nll_se, last.ece - first.ece, ece_se, learned)

@@ -25,7 +25,7 @@ class MCDropout(nn.Module):
     def __init__(self, model: nn.Module, passes: int = 20, seed: int | None = 0) -> None:
         super().__init__()
         if passes < 1:
-            raise InputError(f"expected passes of 1 or more, got {passes}")
+            raise InputError(f"expected passes to be 1 or more, got {passes}")
         if not any(isinstance(module, _DropoutNd) and module.p > 0 for module in model.modules()):
             raise InputError("the model has no dropout layer: put one before its last layer, or train with one")
         self.model = model

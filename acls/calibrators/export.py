@@ -30,8 +30,8 @@ def fold(
     affine = calibrator.affine()
     if affine is None:
         raise InputError(
-            f"this {type(calibrator).__name__} is not an affine map of the logits, so no layer can hold it: fit "
-            "Temperature(), Vector(space='logits') or Matrix() instead, or put it behind the model by "
+            f"this {type(calibrator).__name__} is not an affine map of the logits, so it cannot be folded into a "
+            "layer: fit Temperature(), Vector(space='logits') or Matrix() instead, or append it to the model with "
             "export(model, calibrator, ...)"
         )
     weight, bias = affine
@@ -51,8 +51,8 @@ def fold(
             apart = float((calibrator(model(example)).exp() - folded(example).softmax(1)).abs().max())
         if not apart <= TOLERANCE:
             raise InputError(
-                f"folded into {name!r} the model's probabilities differ by {apart:.1e}: that layer's output is not "
-                "what the model returns, or the model is in training mode; name the right one by layer="
+                f"after folding into {name!r}, the probabilities differ by {apart:.1e}: that layer's output is not "
+                "what the model returns, or the model is in training mode; pass the right layer as layer="
             )
     return folded
 
@@ -71,12 +71,14 @@ def _last_layer(model: nn.Module, layer: str | None, n_classes: int | None) -> t
         or (isinstance(module, nn.Conv2d) and module.kernel_size == (1, 1) and module.groups == 1)
     ]
     if not candidates:
-        raise InputError("the model has no linear or 1x1 convolution layer: export(model, calibrator, ...) needs none")
+        raise InputError(
+            "the model has no linear or 1x1 convolution layer: use export(model, calibrator, ...), which needs none"
+        )
     name, last = candidates[-1]
     if n_classes is not None and len(last.weight) != n_classes:
         raise InputError(
-            f"the last layer {name!r} has {len(last.weight)} outputs, but the calibrator {n_classes} classes: "
-            "name the layer that gives the logits by layer="
+            f"the last layer {name!r} has {len(last.weight)} outputs, but the calibrator has {n_classes} classes: "
+            "pass the layer that returns the logits as layer="
         )
     return name, last
 

@@ -51,7 +51,7 @@ class LTS(Calibrator):
     keeps_ranking = True
     pointwise = False
     per_class = "center"
-    no_weights = "it trains on batches of whole maps, each as one; repeat maps instead, or fit Temperature"
+    no_weights = "it trains on batches of whole maps of equal weight; repeat maps instead, or fit Temperature"
     paper = "Ding et al., ICCV 2021"
 
     steps: int = 200

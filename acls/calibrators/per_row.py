@@ -138,9 +138,11 @@ class Selective(Calibrator):
         common = next(iter(solved.values()))
         betas = torch.tensor([solved.get(name, common).beta for name in sides], dtype=torch.float64)
         self._learn(like, temperature=1 / betas)
-        warnings = tuple(f"among what looks {name}: {said}" for name, side in solved.items() for said in side.warnings)
+        warnings = tuple(
+            f"among predictions that look {name}: {said}" for name, side in solved.items() for said in side.warnings
+        )
         if "wrong" not in solved:
-            warnings += (f"nothing looks wrong at threshold {self.threshold}: this is temperature scaling",)
+            warnings += (f"no prediction looks wrong at threshold {self.threshold}: this is plain temperature scaling",)
         return Outcome(gap=gap, at_boundary=any(side.at_boundary for side in solved.values()), warnings=warnings)
 
     def looks_wrong(self, rows: Tensor) -> Tensor:
@@ -182,7 +184,7 @@ class MetaCal(Calibrator):
     (Ma and Blaschko, ICML 2021)
     """
 
-    no_weights = "it draws a random part of the rows, each as one; repeat rows instead, or fit Temperature"
+    no_weights = "it draws a random part of the rows, with equal weight; repeat rows instead, or fit Temperature"
     paper = "Ma and Blaschko, ICML 2021"
 
     constraint: str = option(default="miscoverage", choices=("miscoverage", "coverage-accuracy"))
@@ -247,6 +249,6 @@ def _threshold_for(accuracy: float, entropy: Tensor, right: Tensor) -> Tensor:
         return torch.tensor(torch.inf, dtype=torch.float64, device=order.device)
     if len(good) == 0:
         raise InputError(
-            f"expected accuracy= of at most {float(smooth[0]):.3f}, the most certain rows', got {accuracy}"
+            f"expected accuracy= of at most {float(smooth[0]):.3f}, that of the most certain rows, got {accuracy}"
         )
     return edge[good[-1]]

@@ -107,7 +107,7 @@ def solve(data: Chunks) -> Solved:
     sample = [(logits[::stride].double(), labels[::stride], weight[::stride])]
     spread = float((sample[0][0].amax(1) - sample[0][0].mean(1)).mean())
     if spread == 0:
-        return Solved(beta=1.0, warnings=("the logits of a row are all equal: no temperature changes that",))
+        return Solved(beta=1.0, warnings=("all logits of each row are equal: a temperature has no effect",))
     start = _minimize(sample, 1 / spread, spread)
     if stride == 1 and isinstance(data, CalibrationSet) and data.held and logits.numel() <= CHUNK:
         return start

@@ -42,8 +42,8 @@ CATALOGUE = {
     "tiny_imagenet": Known("imagenet", "110,000 images of 200 classes, 64x64", ("root", "size", *_NORMALISED)),
     "imagenet": Known("imagenet", "1.3 million images of 1,000 classes", (*_FILES, "scale")),
     "voc": Known("voc", "PASCAL VOC 2012 segmentation, 21 classes", (*_FILES, "download", "train_list", "halve")),
-    "folder": Known("folder", "your images, a folder per class", (*_FILES, "scale")),
-    "given": Known("given", "what acls.compare and acls.fit get in Python", ("root", "workers", *_NORMALISED)),
+    "folder": Known("folder", "your images, one folder per class", (*_FILES, "scale")),
+    "given": Known("given", "data passed to acls.compare or acls.fit in Python", ("root", "workers", *_NORMALISED)),
     "segmentation_folder": Known("folder", "your images and masks", (*_FILES, "void")),
 }
 
@@ -78,7 +78,7 @@ class DataOptions:
     scale: float = option(1.0, "smallest area of a random resized crop, as a fraction; 1: no crop", within="(0, 1]")
     normalise: str = option(
         "none",
-        "whose mean and deviation normalise the pixels; weights of EfficientNet-Lite expect lite, (x - 127) / 128",
+        "data set whose mean and deviation normalise the pixels; EfficientNet-Lite expects lite, (x - 127) / 128",
         choices=("none", "cifar10", "cifar100", "imagenet", "lite"),
     )
     mix: str = option("none", "mix the images of a batch, and their labels", choices=("none", "cutmix", "mixup"))
@@ -94,6 +94,6 @@ def load(options: DataOptions, *, seed: int = 1) -> Data:
     known = CATALOGUE[options.name]
     for name, value in vars(options).items():
         if value != getattr(DataOptions(), name) and name not in (*_ALWAYS, *known.takes):
-            raise InputError(f"data.{name} is {value}, but {options.name} has no use for it")
+            raise InputError(f"data.{name} is {value}, but {options.name} does not use it")
     data: Data = importlib.import_module(f"acls.data.{known.module}").load(options, seed)
     return data

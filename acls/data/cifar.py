@@ -75,7 +75,7 @@ def _sheets(train: Path, test: Path) -> tuple[_Images, _Images, tuple[str, ...]]
         y = torch.from_numpy(labels[part].astype(np.int64))
         sheets = [to_bytes(files.image(name)) for name in files.images(f"{part}_")]
         if not sheets:
-            raise InputError(f"{path} holds no sheet named {part}_00.webp")
+            raise InputError(f"{path} contains no sheet named {part}_00.webp")
         tiles = [sheet.unfold(1, 32, 32).unfold(2, 32, 32).movedim(0, 2).reshape(-1, 3, 32, 32) for sheet in sheets]
         parts.append((torch.cat(tiles)[: len(y)], y))
     return parts[0], parts[1], tuple(str(name) for name in labels["names"])
@@ -97,6 +97,8 @@ def _torchvision(name: str, root: Path, download: bool) -> tuple[_Images, _Image
     try:
         train, test = (kind(str(root), train=part, download=download) for part in (True, False))
     except RuntimeError as error:
-        raise InputError(f"{name} in {root} is not whole ({error}): pass --download to fetch it again") from error
+        raise InputError(
+            f"{name} in {root} is incomplete or damaged ({error}): pass --download to fetch it again"
+        ) from error
     images = [torch.from_numpy(part.data).permute(0, 3, 1, 2).contiguous() for part in (train, test)]
     return (images[0], torch.tensor(train.targets)), (images[1], torch.tensor(test.targets)), tuple(train.classes)

@@ -97,8 +97,8 @@ class Files:
         wrong = ids[(ids >= n_classes) & (ids != void)]
         if wrong.size:
             raise InputError(
-                f"the mask {name} holds the class id {int(wrong[0])}, outside 0..{n_classes - 1}; "
-                f"only {void} marks pixels that count for nothing"
+                f"the mask {name} contains the class id {int(wrong[0])}, outside 0..{n_classes - 1}; "
+                f"only {void} marks pixels to ignore"
             )
         return pillow().fromarray(ids.astype(np.uint8))
 
@@ -127,7 +127,9 @@ class Files:
             for member in archive.infolist():
                 path = PurePosixPath(member.filename.replace("\\", "/"))
                 if path.is_absolute() or ".." in path.parts or stat.S_ISLNK(member.external_attr >> 16):
-                    raise InputError(f"{self.root} holds {member.filename!r}, a link or a path outside: expected files")
+                    raise InputError(
+                        f"{self.root} contains {member.filename!r}, a link or a path outside it: expected files"
+                    )
             self._archive = (os.getpid(), archive)
         return self._archive[1]
 

@@ -18,10 +18,10 @@ from acls.errors import InputError
 from acls.shapes import IGNORE_INDEX
 from acls.vision import pillow
 
-LAYOUT = "a folder per class: ROOT/CLASS/image, or ROOT/train/CLASS/image with ROOT/val/ and ROOT/test/ beside it"
+LAYOUT = "one folder per class: ROOT/CLASS/image, or ROOT/train/CLASS/image with ROOT/val/ and ROOT/test/ beside it"
 SEGMENTATION_LAYOUT = (
-    "ROOT/images/NAME.jpg and ROOT/masks/NAME.png (class ids as pixel values, 255 or --data.void for none) and, if you "
-    "like, ROOT/classes.txt with a name per line; or the same under ROOT/train/, ROOT/val/, ROOT/test/"
+    "ROOT/images/NAME.jpg and ROOT/masks/NAME.png (class ids as pixel values, 255 or --data.void for ignored pixels) "
+    "and, optionally, ROOT/classes.txt with one name per line; or the same under ROOT/train/, ROOT/val/, ROOT/test/"
 )
 TEST_SHARE = 0.2
 SIZE = 224
@@ -55,19 +55,21 @@ def labelled(
     """Return the images and classes of a folder with one subfolder per class; each class must have an image."""
     found = tuple(files.folders(under))
     if not found:
-        raise InputError(f"{files.root / under} holds no folder: expected {layout}")
+        raise InputError(f"{files.root / under} contains no folder: expected {layout}")
     if classes is None:
         classes = found
         if len(classes) < 2:
-            raise InputError(f"{files.root / under} holds one class, {classes[0]!r}: expected two or more")
+            raise InputError(f"{files.root / under} contains one class, {classes[0]!r}: expected two or more")
     unknown = [name for name in found if name not in classes and files.images(f"{under}{name}/")]
     if unknown:
-        raise InputError(f"{files.root / under} holds the class {unknown[0]!r}, which the training images do not have")
+        raise InputError(
+            f"{files.root / under} contains the class {unknown[0]!r}, which the training images do not have"
+        )
     items: list[tuple[str, int]] = []
     for label, name in enumerate(classes):
         images = files.images(f"{under}{name}/")
         if not images:
-            raise InputError(f"{files.root / under / name} holds no image: add some, or remove the class")
+            raise InputError(f"{files.root / under / name} contains no image: add some, or remove the class")
         items += [(image, label) for image in images]
     return items, classes
 
@@ -113,7 +115,7 @@ def masked_source(
     for name, mask in items:
         sizes = ["{}x{}".format(*files.size(one)) for one in (name, mask)]
         if sizes[0] != sizes[1]:
-            raise InputError(f"{name} is {sizes[0]}, but its mask {mask} is {sizes[1]}")
+            raise InputError(f"{name} has size {sizes[0]}, but its mask {mask} has size {sizes[1]}")
     augment, read = Augment.of(options, void), partial(_read_masked, files, items, n_classes, void)
     if not options.memory:
         return OnDisk(len(items), read, partial(cut_scene, options.size or 512, void), augment)
@@ -125,7 +127,7 @@ def masked_source(
 def _pairs(files: Files, under: str) -> list[tuple[str, str]]:
     images = files.images(f"{under}images/")
     if not images:
-        raise InputError(f"{files.root / under / 'images'} holds no image: expected {SEGMENTATION_LAYOUT}")
+        raise InputError(f"{files.root / under / 'images'} contains no image: expected {SEGMENTATION_LAYOUT}")
     masks = {PurePosixPath(name).stem: name for name in files.images(f"{under}masks/")}
     missing = [name for name in images if PurePosixPath(name).stem not in masks]
     if missing:

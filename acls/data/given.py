@@ -26,7 +26,7 @@ _INPUTS, _TARGETS = ("image", "img", "pixel_values", "x"), ("label", "labels", "
 
 def load(options: DataOptions, seed: int) -> Data:  # noqa: ARG001
     """Raise an error: objects of another process cannot be loaded by name."""
-    raise InputError("the data of this run were handed over in Python: pass them again to acls.compare or acls.fit")
+    raise InputError("the data of this run was passed in Python: pass it again to acls.compare or acls.fit")
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,9 @@ def gathered(
     own = {part: Part(_source(one, augment)) for part, one in (("val", val), ("test", test)) if one is not None}
     y = labels(source)
     if y.is_floating_point() or bool((y[y != void] < 0).any()):
-        raise InputError("expected labels that are class ids from 0 on; pass void= for the label of positions to skip")
+        raise InputError(
+            "expected labels that are class ids starting at 0; pass void= for the label of positions to ignore"
+        )
     names = tuple(classes or _names(train) or (f"class {k}" for k in range(int(y[y != void].max()) + 1)))
     return divide(source, y if y.ndim == 1 else None, options, seed, names, own=own, void=void)
 

@@ -20,12 +20,12 @@ from acls.errors import InputError, require
 
 LAYOUT = (
     "train/<wnid>/*.JPEG and val/<wnid>/*.JPEG, here or in ILSVRC/Data/CLS-LOC/; where val/ has no folders, with "
-    "LOC_val_solution.csv, imagenet_2012_validation_synset_labels.txt (a wnid per line) or ILSVRC2012_devkit_t12/"
+    "LOC_val_solution.csv, imagenet_2012_validation_synset_labels.txt (one wnid per line) or ILSVRC2012_devkit_t12/"
 )
 TINY_LAYOUT = (
-    "tiny-imagenet-200 as it comes (train/<wnid>/images/*.JPEG, val/images/*.JPEG, val/val_annotations.txt), "
-    "or with val/<wnid>/*.JPEG; its folder, the one above, or a zip; beside train/, val_ind.txt may list by number the "
-    "training images that validate"
+    "tiny-imagenet-200 as downloaded (train/<wnid>/images/*.JPEG, val/images/*.JPEG, val/val_annotations.txt), "
+    "or with val/<wnid>/*.JPEG; its folder, its parent, or a zip file; beside train/, val_ind.txt may list the numbers "
+    "of the training images used for validation"
 )
 VAL_PER_CLASS = 10
 _DEVKIT = "ILSVRC2012_devkit_t12/data/"
@@ -75,7 +75,7 @@ def _flat(files: Files, base: str, wnids: tuple[str, ...]) -> list[tuple[str, in
             raise InputError(f"the list of validation classes does not fit the {len(images)} images in {base}val/")
         # The folders per class are sorted by name, and so are the classes.
         return [(name, wnids.index(wnid)) for wnid, name in sorted(zip(found, images, strict=True))]
-    raise InputError(f"{files.root / base / 'val'} holds no folder per class: expected {LAYOUT}")
+    raise InputError(f"{files.root / base / 'val'} contains no folder per class: expected {LAYOUT}")
 
 
 def _load_tiny(options: DataOptions, seed: int) -> Data:

@@ -43,7 +43,9 @@ def per_class(labels: Tensor, count: int, *, seed: int = 1) -> tuple[Tensor, Ten
     parts = []
     for number, members in enumerate(_by_class(labels)):
         if len(members) <= count:
-            raise InputError(f"class {number} has {len(members)} samples: {count} cannot be held out and some kept")
+            raise InputError(
+                f"class {number} has {len(members)} samples: cannot hold out {count} and keep some for training"
+            )
         random.shuffle(members)
         parts.append(members[:count])
     return _apart(len(labels), np.concatenate(parts))

@@ -18,8 +18,8 @@ from acls.vision import submodule
 
 LAYOUT = (
     "VOCdevkit/VOC2012/ (or its inside, or a zip of it) with JPEGImages/, SegmentationClass/ and "
-    "ImageSets/Segmentation/{list}.txt, which names an image or the paths of image and mask per line; the augmented "
-    "masks in SegmentationClassAug/, if it is there"
+    "ImageSets/Segmentation/{list}.txt, which names one image, or the paths of one image and its mask, per line; the "
+    "augmented masks in SegmentationClassAug/, if it exists"
 )
 NAMES = (
     "background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow",

@@ -33,7 +33,7 @@ def find_loss(module: nn.Module) -> Loss | None:
     inner = {id(below) for part in found for below in part.stack()[1:]}
     outer = [part for part in found if id(part) not in inner]
     if len(outer) > 1:
-        raise InputError(f"the module holds {len(outer)} losses, {outer[0]!r} and {outer[1]!r}: pass loss=")
+        raise InputError(f"the module contains {len(outer)} losses, {outer[0]!r} and {outer[1]!r}: pass loss=")
     return outer[0] if outer else None
 
 
@@ -88,8 +88,8 @@ class LossHooks:
             dataset: Any = getattr(self._loaders("train"), "dataset", None)
             if not hasattr(dataset, "__len__"):
                 raise InputError(
-                    f"{self.loss!r} remembers the training samples: expected one DataLoader with a data set of known "
-                    f"length, got {type(self._loaders('train')).__name__}"
+                    f"{self.loss!r} stores values per training sample: expected one DataLoader with a data set of "
+                    f"known length, got {type(self._loaders('train')).__name__}"
                 )
             device = next((buffer.device for buffer in self.loss.buffers()), None)
             self.loss.prepare(n_train=len(dataset), n_classes=next(iter(self.predict("train")))[0].shape[1])
@@ -101,7 +101,7 @@ class LossHooks:
         """Yield logits, target and index of this process's share of a split, in eval mode and in order, each once."""
         loader = self._loaders(split)
         if loader is None:
-            raise InputError(f"{self.loss!r} looks at a validation set between epochs: pass {self._way_out}")
+            raise InputError(f"{self.loss!r} uses a validation set between epochs: pass {self._way_out}")
         numbers = range(distributed.rank(), len(loader.dataset), distributed.world())
         own: Any = DataLoader(
             loader.dataset,
@@ -132,8 +132,9 @@ class LossHooks:
                 continue
             if index is None:
                 raise InputError(
-                    f"{self.loss!r} remembers each training sample: call it as loss(logits, target, index=index) with "
-                    "their numbers in the training set; acls.data.indexed.Indexed(dataset) adds them to its items"
+                    f"{self.loss!r} stores values per training sample: call it as loss(logits, target, index=index) "
+                    "with the indices of the samples in the training set; acls.data.indexed.Indexed(dataset) adds "
+                    "them to its items"
                 )
             self.loss.observe(logits, target, index)
 

@@ -102,7 +102,7 @@ class CalibrationCallback(Callback):
         mask = self._hooks.loss.keep_mask()
         if mask is not None and not bool(mask.all()) and not self._warned and not _honours_mask(trainer):
             rank_zero_warn(
-                f"{self._hooks.loss!r} takes {int((~mask).sum())} samples out of training, but the train loader's "
+                f"{self._hooks.loss!r} removes {int((~mask).sum())} samples from training, but the train loader's "
                 "sampler still draws them: pass sampler=acls.data.indexed.KeptSampler(dataset, loss) to it"
             )
             self._warned = True
@@ -160,8 +160,8 @@ class CalibrationCallback(Callback):
         if hasattr(dataset, "__len__") and whole.positions > len(dataset) and not self._warned:
             rank_zero_warn(
                 f"validation counted {whole.positions} samples of a data set of {len(dataset)}: its sampler gives some "
-                "to several processes, and the calibration metrics count them as often. Leave the sampler to "
-                "Lightning, or use torch's DistributedSampler, whose padding is left out"
+                "samples to several processes, so the calibration metrics count them several times. Leave the sampler "
+                "to Lightning, or use torch's DistributedSampler, whose padding is left out"
             )
             self._warned = True
 

@@ -117,7 +117,9 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             raise ValueError("this classifier needs samples of at least 2 classes, but the data has one class")
         params = {} if sample_weight is None else {"sample_weight": sample_weight}
         if params and not has_fit_parameter(estimator, "sample_weight"):
-            warnings.warn(f"{type(estimator).__name__} takes no sample_weight: only the calibrator does", stacklevel=3)
+            warnings.warn(
+                f"{type(estimator).__name__} does not support sample_weight: only the calibrator uses it", stacklevel=3
+            )
             params = {}
         self._take(clone(estimator).fit(X, y, **params))
         fewest = int(np.bincount(target).min())

@@ -39,7 +39,7 @@ def criterion(loss: Loss | str, mixup: Mixup | Mapping[str, Any] | None = None) 
     if mixup is None:
         return loss
     if any(part.refuses_soft_targets for part in loss.stack()):
-        raise InputError(f"{loss!r} needs to know each sample's class: train without --mixup and --cutmix")
+        raise InputError(f"{loss!r} needs class ids as targets: train without --mixup and --cutmix")
     if isinstance(mixup, Mapping):
         smoothing = float(mixup.get("label_smoothing", 0.1))
     else:

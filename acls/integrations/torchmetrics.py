@@ -64,7 +64,7 @@ class _SumMetric(Metric):
         elif task != "multiclass":
             raise InputError(
                 f"expected task 'binary' or 'multiclass', got {task!r}: for several labels per sample (multilabel) "
-                "keep a metric with task='binary' for each and update it with preds[:, k] and target[:, k]"
+                "use one metric with task='binary' per label and update it with preds[:, k] and target[:, k]"
             )
         if num_classes is None or num_classes < 2 or (task == "binary" and num_classes > 2):
             wanted = "2" if task == "binary" else "2 or more"
@@ -137,7 +137,7 @@ class CalibrationError(_SumMetric):
         **kwargs: Any,
     ) -> None:
         if norm not in NORMS:
-            raise InputError(f"norm is {norm!r}{suggest(str(norm), NORMS)}")
+            raise InputError(f"unknown norm {norm!r}{suggest(str(norm), NORMS)}")
         super().__init__(num_classes, n_bins, ignore_index, task=task, from_logits=from_logits, **kwargs)
         self.norm, self.measure = norm, NORMS[norm]
 

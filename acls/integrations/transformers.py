@@ -62,7 +62,7 @@ class TrainerLayout:
         if logits.ndim == 3 and target.shape == logits.shape[:2]:
             return logits.movedim(-1, 1), target
         if logits.ndim == 2 and logits.shape[1] == 1:
-            raise InputError("the model has one output, a regression's: set num_labels to the number of classes")
+            raise InputError("the model has one output, as for regression: set num_labels to the number of classes")
         return logits, target
 
 
@@ -83,7 +83,9 @@ class LossFunction:
 
     def __init__(self, loss: Loss, layout: TrainerLayout) -> None:
         if loss.reduction != "mean":
-            raise InputError(f'{loss!r}: expected reduction="mean", as the Trainer weighs the parts of a batch itself')
+            raise InputError(
+                f'{loss!r}: expected reduction="mean", because the Trainer itself weights the parts of a batch'
+            )
         self.loss, self.layout = loss, layout
         self.index: Tensor | None = None
         """The indices of the samples in the current batch, if the callback finds them there."""
@@ -161,7 +163,7 @@ class CalibrationCallback(TrainerCallback):
     ) -> None:
         if (save is not None or report is not None) and metrics is None:
             raise InputError(
-                "which predictions? Pass the metrics too, as in metrics = compute_metrics(); "
+                "save= and report= need metrics=, which collects the predictions: metrics = compute_metrics(); "
                 "Trainer(..., compute_metrics=metrics, callbacks=[CalibrationCallback(metrics=metrics, save=...)])"
             )
         if save is not None:
@@ -196,7 +198,9 @@ class CalibrationCallback(TrainerCallback):
             labels = inputs.pop("labels")
             logits, target = layout(model(**inputs), labels)
             if len(target) != len(labels):
-                raise InputError(f"{loss!r} remembers samples: expected one answer in each, got {len(target)} in all")
+                raise InputError(
+                    f"{loss!r} stores values per sample: expected one answer per sample, got {len(target)} in total"
+                )
             return logits, target
 
         def loaders(split: str) -> Any:
@@ -209,7 +213,7 @@ class CalibrationCallback(TrainerCallback):
         if memory.is_file():  # training continues after an interruption
             loss.load_state_dict(load_tensors(memory)[0])
         elif state.global_step > 0 and loss.needs_index:
-            warnings.warn(f"{memory.parent} holds no {MEMORY}: {loss!r} remembers nothing yet", stacklevel=2)
+            warnings.warn(f"{memory.parent} contains no {MEMORY}: {loss!r} starts with an empty memory", stacklevel=2)
         self._hooks.prepare()
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:

@@ -80,7 +80,7 @@ class Loss(Configured):
         self.__dict__.pop("class_weight", None)
         self.register_buffer("class_weight", weight, persistent=False)
         if self.reduction == "none" and any(part.couples_samples for part in self.stack()):
-            raise InputError(f'{self!r} has a term per batch, not per position: pass reduction="mean" or "sum"')
+            raise InputError(f'{self!r} has one term per batch, not per position: pass reduction="mean" or "sum"')
 
     def forward(self, logits: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
         return self._value(self._positions(logits, target, index))
@@ -170,12 +170,14 @@ class Loss(Configured):
             raise InputError(ONE_CLASS.format(at.n_classes))
         if at.soft and any(part.refuses_soft_targets for part in self.stack()):
             raise InputError(
-                f"{self!r} needs to know each sample's class, but the target {tuple(target.shape)} holds "
+                f"{self!r} needs class ids, but the target of shape {tuple(target.shape)} holds "
                 "soft labels: pass class ids, or train without CutMix and Mixup"
             )
         if index is None and self.needs_index and self.training:
             reason = next(part.index_reason for part in self.stack() if part.remembers_samples())
-            raise InputError(f"{reason}: pass index=, their numbers in the training set, or call loss.eval()")
+            raise InputError(
+                f"{reason}: pass index=, the indices of the samples in the training set, or call loss.eval()"
+            )
         return at
 
     def _value(self, at: Positions) -> Tensor:

@@ -120,7 +120,9 @@ class CRL(RankedByHistory):
 
     def __post_init__(self) -> None:
         if not isinstance(self.margin, bool):
-            raise InputError(f"margin={self.margin!r} is not True or False: the distance of logits is logit_margin")
+            raise InputError(
+                f"expected margin=True or margin=False, got {self.margin!r}: set the distance of logits as logit_margin"
+            )
         super().__post_init__()
 
     def remembers_samples(self) -> bool:

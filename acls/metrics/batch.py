@@ -93,7 +93,7 @@ class Batch:
         ``sample_weight`` is ``(N,)`` or ``(N, *D)``: a sample of weight 2 counts as two samples.
         """
         if kind not in KINDS:
-            raise InputError(f"kind is {kind!r}{suggest(str(kind), KINDS)}")
+            raise InputError(f"unknown kind {kind!r}{suggest(str(kind), KINDS)}")
         positions = flatten(scores.detach(), target, ignore_index=ignore_index)
         if positions.soft:
             raise InputError("the target holds soft labels, but metrics compare with true classes: pass class ids")
@@ -221,7 +221,7 @@ class Batch:
         infinite = scores[~torch.isfinite(scores)]
         if infinite.numel():
             value = "NaN" if bool(infinite[0].isnan()) else str(float(infinite[0]))
-            raise InputError(f"row {place} holds {value}: metrics need finite {named}")
+            raise InputError(f"row {place} contains {value}: metrics need finite {named}")
         raise InputError(
             f"expected {named} within 0..1, got {float(confidence[row]):g} as the largest of row {place}: pass "
             "kind='logits' for logits"
@@ -241,7 +241,7 @@ def _top_label(batch: Batch) -> TopLabel:
     scores, target = batch.scores, batch.target
     n, n_classes = scores.shape
     if n_classes == 0:
-        raise InputError("the scores have no class: axis 1 holds the classes and has length 0")
+        raise InputError("the scores have no classes: axis 1, which holds the classes, has length 0")
     # A reduction over a short last axis leaves most of a vector unit idle, so few classes go on the first axis.
     axis = 0 if n_classes <= _FEW_CLASSES and scores.device.type == "cpu" else 1
     # The last lanes of a vector unit add in another order. Short parts are padded, so that a row gives the same values

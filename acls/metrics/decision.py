@@ -80,7 +80,9 @@ def decide(
     if not (0 < max_error < 1 and 0 < level < 1):
         raise InputError(f"expected max_error and level between 0 and 1, got {max_error} and {level}")
     if confidences.weighted:
-        raise InputError("expected samples of equal weight to choose a threshold, got weights: no bound holds for them")
+        raise InputError(
+            "expected samples of equal weight to choose a threshold, got weights: the bound does not hold for them"
+        )
     n = confidences.rows
     if n == 0:
         raise InputError("expected at least one labelled sample to choose a threshold, got none")

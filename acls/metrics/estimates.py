@@ -310,7 +310,7 @@ def _classwise(value: float, suite: Suite) -> Estimate:
     gaps = Gaps(residual.flatten() / scale, noise.flatten().sqrt() / scale)
     found = _absolute(value, gaps, 1.0)
     few = found.low == 0 and gaps.bias(1e6) > value / 2
-    return replace(found, note="so few samples per class cannot tell it from 0") if few else found
+    return replace(found, note="too few samples per class to tell it from 0") if few else found
 
 
 def _root_mean_square(summary: dict[str, float], suite: Suite, gaps: Gaps, z: float) -> Estimate:
@@ -380,7 +380,7 @@ def _mean(value: float, suite: Suite, column: int, units: Units | None) -> Estim
     if units is not None:
         margin = units.z * math.sqrt(units.variance(units.sums(column), value))
     elif suite.n < 2:
-        return Estimate(value, note="no interval: one sample")
+        return Estimate(value, note="no interval: only one sample")
     else:
         assert suite.proper is not None
         variance = max(0.0, float(suite.proper.squares[column]) / suite.n - value**2) / (suite.n - 1)

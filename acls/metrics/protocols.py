@@ -126,7 +126,7 @@ class Meter:
         if image is None:
             if not batch.dense:
                 raise InputError(
-                    f"protocol {self.protocol.name!r} measures images by themselves: pass image=, the image of each row"
+                    f"protocol {self.protocol.name!r} measures images separately: pass image=, the image of each row"
                 )
             image = batch.places(self._maps)
             self._maps += image.shape[0]

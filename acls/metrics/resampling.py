@@ -197,7 +197,7 @@ def check_same_units(one: Blocks, other: Blocks) -> None:
     if not torch.equal(one.units, other.units):
         raise InputError(
             f"expected two models counted on the same samples, got {float(one.units.sum()):g} and "
-            f"{float(other.units.sum()):g}, or other units: count both over the same rows in the same order"
+            f"{float(other.units.sum()):g}, or different units: count both over the same rows in the same order"
         )
 
 

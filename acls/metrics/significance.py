@@ -120,7 +120,7 @@ def noise_floor(suite: Suite, *, replicates: int = REPLICATES, smooth: bool = Tr
     SmoothECE, which takes longer than all others.
     """
     if suite.n == 0 or suite.weighted:
-        raise InputError("expected samples of equal weight for a noise floor, got none, or weighted ones")
+        raise InputError("expected samples of equal weight for a noise floor, got no samples or weighted ones")
     with torch.no_grad():
         return _Draws(suite, replicates).floors(suite, smooth=smooth)
 

@@ -171,7 +171,7 @@ class Tally:
         try:
             return cls.restore(tensors, json.loads(meta["settings"]))
         except KeyError as error:
-            raise InputError(f"{path} lacks {error}, so it is no {cls.__name__} of this version of acls") from error
+            raise InputError(f"{path} lacks {error}, so it is not a {cls.__name__} of this version of acls") from error
 
 
 @dataclass(frozen=True, eq=False)

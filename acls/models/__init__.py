@@ -32,7 +32,7 @@ CATALOGUE = {
     "small_unet": "encoder-decoder for segmentation on a CPU, 0.3 M parameters",
     "small_deeplab": "dilated convolutions for segmentation on a CPU, 0.3 M parameters",
     "lraspp_mobilenet": "LR-ASPP on MobileNetV3, 3.2 M parameters (Howard et al., ICCV 2019)",
-    "deeplabv3_resnet50": "DeepLabV3 on ResNet-50: the paper's for segmentation",
+    "deeplabv3_resnet50": "DeepLabV3 on ResNet-50, used in the paper for segmentation",
 }
 
 
@@ -42,13 +42,15 @@ class ModelOptions:
 
     name: str = option(
         "small_cnn",
-        "network: one of `acls recipes --models`, timm/NAME for any of timm's, lraspp/NAME or deeplabv3/NAME for "
-        "segmentation with any of timm's, or your own: package.module:Class or path/to/file.py:Class",
+        "network: one of `acls recipes --models`, timm/NAME for any timm model, lraspp/NAME or deeplabv3/NAME for "
+        "segmentation with any timm model, or your own: package.module:Class or path/to/file.py:Class",
     )
     stem: str = option("cifar", "first layers of resnet18 to 101", choices=("cifar", "tiny", "imagenet"))
     dropout: float = option(0.0, "dropout before the last layer; MC dropout uses it too", within="[0, 1)")
     pretrained: bool = option(False, "start from ImageNet weights, downloaded if they are not cached")
-    weights: str | None = option(None, "start from this weights file; a head for other classes is not loaded")
+    weights: str | None = option(
+        None, "start from this weights file; a head for another number of classes is not loaded"
+    )
     arguments: dict[str, Any] = field(
         default_factory=dict, metadata={"help": "arguments of your own model, set by --model.NAME VALUE"}
     )
@@ -76,7 +78,7 @@ def build_model(
     if own.is_own(name):
         model = own.build(options, n_classes, channels, factory)
     elif options.arguments:
-        raise InputError(f"--model.{next(iter(options.arguments))}: {name} takes no arguments of its own")
+        raise InputError(f"--model.{next(iter(options.arguments))}: {name} takes no arguments")
     elif name.startswith("timm/"):
         model = libraries.timm_model(name.removeprefix("timm/"), n_classes, channels, options)
     elif name.partition("/")[0] in segmentation.HEADS:
@@ -88,7 +90,7 @@ def build_model(
     elif name in segmentation.MODELS:
         model = segmentation.MODELS[name](n_classes, channels, options)
     else:
-        others = "timm/NAME takes any of timm's, lraspp/NAME and deeplabv3/NAME segment with them"
+        others = "timm/NAME is any timm model, lraspp/NAME and deeplabv3/NAME segment with one"
         raise InputError(f"there is no model {name!r} ({others}){suggest(name, CATALOGUE)}")
     if options.weights is not None and (line := weights.load_into(model, options.weights, n_classes)):
         say(line)

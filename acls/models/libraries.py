@@ -47,7 +47,7 @@ def create(name: str, **settings: Any) -> nn.Module:
     library = timm()
     if not library.is_model(name):
         close = library.list_models(f"*{name.split('.')[0].split('_')[0]}*")[:5]
-        hint = f": there are {', '.join(close)}" if close else ""
+        hint = f": choose from {', '.join(close)}" if close else ""
         raise InputError(f"timm has no model {name!r}{hint}")
     model: nn.Module = library.create_model(name, **settings)
     return model
@@ -78,7 +78,7 @@ def resnet(name: str, n_classes: int, channels: int, options: ModelOptions) -> n
     the unchanged network.
     """
     if options.pretrained and (options.stem, channels) != ("imagenet", 3):
-        raise InputError("ImageNet weights fit RGB images and the imagenet stem: pass --model.stem imagenet")
+        raise InputError("ImageNet weights need RGB images and the imagenet stem: pass --model.stem imagenet")
     model = torchvision_model(name, options.pretrained)
     width: int = model.fc.in_features
     if options.stem != "imagenet":

@@ -53,7 +53,7 @@ def build(options: ModelOptions, n_classes: int, channels: int, factory: Callabl
 
     name, found = options.name, factory or _find(options.name)
     if options.source not in ("", _digest(found)):
-        raise InputError(f"the source of {name} has changed since this began: restore it, or pass another --out")
+        raise InputError(f"the source of {name} has changed since the run began: restore it, or pass another --out")
     parameters = inspect.signature(found).parameters
     anything = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
     classes = next((one for one in _CLASSES if one in parameters), _CLASSES[0] if anything else None)

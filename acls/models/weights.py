@@ -24,12 +24,12 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     try:
         found: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise InputError(f"{path} holds more than weights, or is damaged: {str(error).splitlines()[0]}") from error
+        raise InputError(f"{path} contains more than weights, or is damaged: {str(error).splitlines()[0]}") from error
     for key in ("state_dict", "model"):
         if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
             found = found[key]
     if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
-        raise InputError(f"{path} does not hold a dictionary of weights")
+        raise InputError(f"{path} does not contain a dictionary of weights")
     return {name.removeprefix("module.").removeprefix("_orig_mod."): value for name, value in found.items()}
 
 
@@ -55,7 +55,7 @@ def load_into(model: nn.Module, path: str | Path, n_classes: int) -> str:
     missing = [name for name in own if name not in loaded and not name.endswith("num_batches_tracked")]
     extra = [name for name in loaded if name not in own]
     left = extra + head if target is encoder else head
-    for names, what in ((missing, "lacks"), (extra, "has a superfluous"), (wrong, "has another shape of")):
+    for names, what in ((missing, "lacks"), (extra, "has an unexpected"), (wrong, "has a different shape for")):
         unfit = [name for name in names if name not in left]
         if unfit:
             more = f" and {len(unfit) - 1} more" if len(unfit) > 1 else ""
@@ -63,4 +63,4 @@ def load_into(model: nn.Module, path: str | Path, n_classes: int) -> str:
     target.load_state_dict({name: value for name, value in loaded.items() if name not in left}, strict=False)
     if not left:
         return ""
-    return f"{Path(path).name}: left out {', '.join(sorted(left))}; the model's own head for {n_classes} classes is new"
+    return f"{Path(path).name}: did not load {', '.join(sorted(left))}; the head for {n_classes} classes is new"

@@ -57,7 +57,7 @@ class Columns:
     def __post_init__(self) -> None:
         if len(self._kinds()) > 1:
             said = " and ".join(self._kinds()).replace("triples", "confidences")
-            raise InputError(f"{said} are both named: name one kind of scores")
+            raise InputError(f"{said} are both given: pass one kind of scores")
         if self.correct and (self.predicted or self.labels):
             raise InputError("expected correct, or predicted and labels, got both: correct replaces them")
 
@@ -156,7 +156,7 @@ def _labels(said: str, scores: tuple[Ref, ...], available: Mapping[str, Field], 
     families = {match[1] for name in available if name not in taken and (match := re.fullmatch(r"(.*?)_?\d+", name))}
     several = next((refs for prefix in sorted(families) if (refs := _numbered(prefix, available))), ())
     if several and said not in available and (said == "labels" or "," in said or _numbered(said, available)):
-        raise InputError(f"{where} holds labels {several[0]} to {several[-1]}: {MULTILABEL}")
+        raise InputError(f"{where} contains labels {several[0]} to {several[-1]}: {MULTILABEL}")
     return _find(said, "labels", available, where, taken)
 
 
@@ -178,7 +178,7 @@ def _kind(available: Mapping[str, Field], where: str, *, unlabelled: bool) -> Ki
     present = [kind for kind, names in _SCORES.items() if any(_present(name, available) for name in names)]
     if len(present) > 1:
         raise InputError(
-            f"{where} holds {' and '.join(present)}: say which, as in --{_option(present[0])} {present[0]} "
+            f"{where} contains {' and '.join(present)}: choose one, as in --{_option(present[0])} {present[0]} "
             f"or {present[0]}={present[0]!r}"
         )
     if present:
@@ -204,7 +204,7 @@ def _example(available: Mapping[str, Field]) -> str:
     prefixes = [match[1] for name in available if (match := re.fullmatch(r"(.*?)_?0", name))]
     name = (likely + prefixes + [name for name, field in available.items() if field.shape] + ["NAME"])[0]
     kind: Kind = "probs" if name.lower().startswith("p") or "prob" in name.lower() else "logits"
-    return f"say which holds the scores and of what kind, as in --{_option(kind)} {name} or {kind}={name!r}"
+    return f"pass the name and the kind of the scores, as in --{_option(kind)} {name} or {kind}={name!r}"
 
 
 def _find(
@@ -226,7 +226,7 @@ def _find(
         raise InputError(f"{where} has no {name!r} for the {role}{hint} It has {listed}")
     likely = [name for name in available if role == "labels" and name.lower() in _LABELS]
     flat = [name for name, one in available.items() if len(one.shape or (0,)) == 1 and name not in taken]
-    way = f"name the {role}, as in --{_option(role)} {(*likely, *flat, 'NAME')[0]}"
+    way = f"pass the name of the {role}, as in --{_option(role)} {(*likely, *flat, 'NAME')[0]}"
     raise InputError(f"{where} has no {name!r} for the {role}; it has {listed}: {way}")
 
 

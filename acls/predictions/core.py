@@ -59,7 +59,7 @@ class Predictions(Shown):
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise InputError(f"kind is {self.kind!r}{suggest(str(self.kind), KINDS)}")
+            raise InputError(f"unknown kind {self.kind!r}{suggest(str(self.kind), KINDS)}")
         for name in _COLUMNS:
             array = getattr(self, name)
             if array is not None and not isinstance(array, Tensor):  # of NumPy or another library
@@ -70,7 +70,7 @@ class Predictions(Shown):
                 raise InputError(f"kind {self.kind!r}: expected scores, and no confidence= or predicted=")
             _check_scores(self.scores, self.labels)
         elif self.scores is not None or self.confidence is None or self.predicted is None:
-            raise InputError("triples are confidence=, predicted= and labels, with scores=None")
+            raise InputError("for triples, pass confidence=, predicted= and labels, with scores=None")
         for name in _COLUMNS[1:]:
             column = getattr(self, name)
             if column is not None:
@@ -132,17 +132,17 @@ class Predictions(Shown):
     def concat(parts: Sequence[Predictions]) -> Predictions:
         """Concatenate predictions of one kind; the names and ``meta`` are those of the last part."""
         if not parts:
-            raise InputError("nothing to put together: no predictions were given")
+            raise InputError("nothing to concatenate: no predictions were given")
         kinds = list(dict.fromkeys(f"{part.kind} of {part.n_classes} classes" for part in parts))
         if len(kinds) > 1:
-            raise InputError(f"cannot put {kinds[1]} after {kinds[0]}")
+            raise InputError(f"cannot concatenate {kinds[0]} and {kinds[1]}")
         if len(parts) == 1:
             return parts[0]
         joined: dict[str, Any] = {}
         for name in _COLUMNS:
             columns = [getattr(part, name) for part in parts]
             if any((column is None) != (columns[0] is None) for column in columns):
-                raise InputError(f"some parts have {name}, some have not")
+                raise InputError(f"some parts have {name}, others do not")
             joined[name] = None if columns[0] is None else torch.cat(columns)
         return replace(parts[-1], **joined)
 
@@ -238,25 +238,25 @@ def _faults(p: Predictions, ignore_index: int) -> Iterator[tuple[Any, ...]]:
         yield confidence.isnan(), "confidence is NaN"
         outside = (confidence < 0) | (confidence > 1)
         yield outside, "confidence is {:g}, outside 0..1: divide percent by 100", confidence
-        yield predicted < 0, "the predicted class is {}; classes count from 0", predicted
-        unknown, classes = p.labels < 0, "classes count from 0"
+        yield predicted < 0, "the predicted class is {}, but classes start at 0", predicted
+        unknown, classes = p.labels < 0, "but classes start at 0"
     else:
         # The maximum of each row is enough to find NaN (it propagates), +inf, and rows that contain only -inf.
         scores = widened(p.scores)
         best = scores.amax(1)
-        yield best.isnan(), f"the {p.kind} hold NaN"
+        yield best.isnan(), f"the {p.kind} contain NaN"
         yield best.isinf(), f"the largest of the {p.kind} is {{:g}}", best
         if p.kind == "probs":
             least, total = scores.amin(1), scores.sum(1)
             outside = (least < 0) | (best > 1 + ONE_TOLERANCE)
-            way = "name them as logits or log_probs if that is what they are"
+            way = "pass them as logits or log_probs if that is what they are"
             yield outside, f"probs range from {{:g}} to {{:g}}, outside 0..1: {way}", least, best
             way = "divide each row by its sum, or pass their logarithms as logits, which are normalised"
             yield (total - 1).abs() > SUM_TOLERANCE, f"probs add up to {{:g}}, not 1: {way}", total
         elif p.kind == "log_probs":
             total = scores.exp().sum(1)
-            way = "name them as logits, which are normalised"
-            text = f"log_probs are of probabilities that add up to {{:g}}, not 1: {way}"
+            way = "pass them as logits, which are normalised"
+            text = f"log_probs belong to probabilities that add up to {{:g}}, not 1: {way}"
             yield (total - 1).abs() > SUM_TOLERANCE, text, total
         unknown, classes = (p.labels < 0) | (p.labels >= scores.shape[1]), f"outside 0..{scores.shape[1] - 1}"
     if p.weight is not None:
@@ -314,7 +314,7 @@ def _shape_trouble(scores: tuple[int, ...], labels: tuple[int, ...]) -> str:
     own, expected, got = (str(("n", *shape)).replace("'", "") for shape in (scores, scores[1:], labels))
     got = f"labels have shape {got}, scores {own}"
     if labels == scores:
-        return f"{got}: expected one class id per row; of one-hot labels save the argmax over the classes"
+        return f"{got}: expected one class id per row; for one-hot labels, save the argmax over the classes"
     if labels and scores[:-1] == labels:
         return f"{got}: the classes belong on axis 1; save the scores with their last axis moved there"
     return f"{got}: expected labels {expected}, the same without axis 1, which holds the classes"
@@ -327,7 +327,7 @@ def widened(scores: Tensor) -> Tensor:
 
 def _check_scores(scores: Tensor, labels: Tensor) -> None:
     if scores.ndim != 2:
-        raise InputError(f"expected scores of shape (n, K), got {tuple(scores.shape)}: Predictions.dense takes maps")
+        raise InputError(f"expected scores of shape (n, K), got {tuple(scores.shape)}: use Predictions.dense for maps")
     if not scores.is_floating_point():
         raise InputError(f"expected scores of a floating point type, got {scores.dtype}")
     if scores.shape[1] < 2:

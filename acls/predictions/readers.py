@@ -116,8 +116,8 @@ class Batches:
                     got = f"{batch.kind} of {batch.n_classes} classes"
                     expected = expected or got
                     if got != expected:
-                        before = f"{expected} before, from {self.files[0]} on"
-                        raise InputError(f"{path}: row {row}: {got}, but {before}")
+                        before = f"{expected}, as in the rows before, starting in {self.files[0]}"
+                        raise InputError(f"{path}: row {row}: got {got}, expected {before}")
                     if self.check:
                         batch.check(ignore_index=self.ignore_index, where=str(path), first_row=row)
                     row += len(batch)
@@ -134,7 +134,7 @@ def _files(paths: Paths) -> tuple[Path, ...]:
     if path.is_dir():
         parts = tuple(sorted(part for part in path.rglob("*.parquet") if not part.name.startswith((".", "_"))))
         if not parts:
-            raise InputError(f"the folder {path} has no .parquet files: name a file, or a glob in quotes")
+            raise InputError(f"the folder {path} has no .parquet files: pass a file, or a glob in quotes")
         return parts
     if path.exists():
         return (path,)
@@ -150,7 +150,7 @@ def _files(paths: Paths) -> tuple[Path, ...]:
 def _open(path: Path, columns: Columns) -> Iterator[DataFile]:
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
-        raise InputError(f"cannot read {path}: name a file that ends in {', '.join(_READERS)}")
+        raise InputError(f"cannot read {path}: expected a file that ends in {', '.join(_READERS)}")
     with ExitStack() as stack:
         try:
             file = reader(path, columns, stack)
@@ -209,7 +209,7 @@ class ArrayFile(DataFile):
             its = self._shape(ref)
             name = f"{self.path}: {str(ref)!r}"
             if self.fields[ref.name].dtype == "object":
-                raise InputError(f"{name} holds Python objects, which are pickles: save it as an array of numbers")
+                raise InputError(f"{name} contains Python objects, which need pickle: save it as an array of numbers")
             if its[:1] != shape[:1]:
                 hint = _axis_hint(str(ref), its, shape[0])
                 got = f"has shape {its}, but there are {shape[0]} {first}"
@@ -237,7 +237,7 @@ def _axis_hint(name: str, shape: tuple[int, ...], n: int) -> str:
     if len(shape) == 2 and shape[1] == n:
         return ", so save its transpose"
     if len(shape) == 3 and shape[1] == n:
-        return f", so name one of them, {name}[0] to {name}[{shape[0] - 1}]"
+        return f", so pass one of them, {name}[0] to {name}[{shape[0] - 1}]"
     return ""
 
 
@@ -271,7 +271,7 @@ class NpzFile(ArrayFile):
     """A file from ``np.savez`` or ``np.savez_compressed``; object arrays raise an error, because they are pickles."""
 
     def _open(self, stack: ExitStack) -> None:
-        with _reading(f"{self.path} is not a whole .npz file: truncated, or of another format"):
+        with _reading(f"{self.path} is not a complete .npz file: it is truncated or has another format"):
             self._zip = stack.enter_context(zipfile.ZipFile(self.path))
         names = Counter(info.filename for info in self._zip.infolist())
         for info in self._zip.infolist():
@@ -286,7 +286,9 @@ class NpzFile(ArrayFile):
                     self.meta = _text_dict(str(np.frombuffer(stream.read(), dtype)[0]))
                     continue
             if not dtype.hasobject and header + math.prod(shape) * dtype.itemsize != info.file_size:
-                raise InputError(f"{where} is damaged: {info.file_size} bytes are no array of shape {shape}, {dtype}")
+                raise InputError(
+                    f"{where} is damaged: {info.file_size} bytes do not match shape {shape} and dtype {dtype}"
+                )
             self.fields[name] = Field(shape, str(dtype), twice=names[info.filename] > 1)
 
     def _reader(self, ref: Ref, n: int, stack: ExitStack) -> Read:
@@ -323,7 +325,7 @@ class ParquetFile(DataFile):
         parquet = require("pyarrow.parquet", extra="io")
         with open(self.path, "rb"):  # raises the error of the operating system if the file is not readable
             pass
-        with _reading(f"{self.path} is not a whole parquet file"):
+        with _reading(f"{self.path} is not a complete parquet file"):
             # Use a buffer: otherwise a whole column of a row group, possibly the whole file, is read at once.
             how = {"buffer_size": 1 << 20, "pre_buffer": False, "page_checksum_verification": True}
             self._file = stack.enter_context(parquet.ParquetFile(self.path, **how))
@@ -392,7 +394,7 @@ class CsvFile(DataFile):
             for index, record in enumerate(records):
                 if len(record) != len(self._header):
                     got = f"row {done + index}: {len(record)} values for {len(self._header)} columns"
-                    raise InputError(f"{self.path}: {got}: the file is truncated or a value holds the separator")
+                    raise InputError(f"{self.path}: {got}: the file is truncated, or a value contains the separator")
             columns = dict(zip(self._header, zip(*records, strict=True), strict=True))
             yield {
                 role: [self._values(columns[ref.name], ref.name, role, done) for ref in refs]
@@ -457,7 +459,7 @@ class _Builder:
             try:
                 named = np.array([str(name) for name in json.loads(meta["group_names"])])[columns["group"].numpy()]
             except (ValueError, TypeError, IndexError) as error:
-                raise InputError(f"{where}: the names of its groups do not fit the groups: {error}") from error
+                raise InputError(f"{where}: the names of its groups do not match the groups: {error}") from error
             columns["group"] = self._numbers("group", named)
         if "correct" in columns:
             columns["labels"] = correct = columns.pop("correct")
@@ -489,7 +491,7 @@ class _Builder:
 def _scores(arrays: list[Array], name: str, layout: Layout, where: str) -> Tensor:
     for array, ref in zip(arrays, layout.roles["scores"], strict=True):
         if len(arrays) > 1 and array.ndim != 1:
-            raise InputError(f"{where}: {str(ref)!r} has shape {array.shape}; of several columns each holds one class")
+            raise InputError(f"{where}: {str(ref)!r} has shape {array.shape}: expected one column per class")
     scores = _floats(arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=1), name, where)
     if scores.ndim > 1 and scores.shape[1] > 1:
         return scores
@@ -504,7 +506,7 @@ def _floats(array: Array, name: str, where: str) -> Tensor:
 
 def _integers(array: Array, name: str, where: str, row: int) -> Tensor:
     if array.dtype.kind not in "fiub":
-        raise InputError(f"{where}: {name!r} has dtype {_dtype_name(array)}: expected integers from 0 on")
+        raise InputError(f"{where}: {name!r} has dtype {_dtype_name(array)}: expected integers of 0 or more")
     if array.dtype.kind == "f":
         right = np.isfinite(array) & (array == np.rint(array)) & (np.abs(array) < 2.0**53)
     else:

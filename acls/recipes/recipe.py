@@ -76,7 +76,9 @@ class ScheduleOptions:
     warmup: int = option(0, "epochs of linear warm-up before the schedule", within="[0, inf)")
     warmup_lr: float = option(0.0, "learning rate at the start of the warm-up", within="[0, inf)")
     min_lr: float = option(0.0, "final learning rate of cosine", within="[0, inf)")
-    per: str = option("epoch", "update the rate per epoch or, if there are few, per step", choices=("epoch", "step"))
+    per: str = option(
+        "epoch", "update the learning rate per epoch or, for few epochs, per step", choices=("epoch", "step")
+    )
 
     def rate(self, lr: float, epoch: int, epochs: int, done: float = 0.0) -> float:
         """Return the learning rate of an epoch (from 0) after the fraction ``done`` of it; no state to save."""
@@ -111,7 +113,7 @@ class Recipe:
     select: str = option("accuracy", "validation metric that selects the best checkpoint")
     patience: int | None = option(None, "stop after this many epochs without a better one", within="[1, inf)")
     save_every: int = option(0, "steps between saves of the resume state; 0: at epoch ends", within="[0, inf)")
-    limit_batches: int | None = option(None, "maximum batches per part and epoch, for trying out", within="[1, inf)")
+    limit_batches: int | None = option(None, "maximum batches per part and epoch, for quick trials", within="[1, inf)")
     log: tuple[str, ...] = option(
         ("tensorboard",), "loggers in addition to metrics.csv: tensorboard, wandb:PROJECT, mlflow:EXPERIMENT"
     )
@@ -161,5 +163,5 @@ def load_recipe(path: str | Path) -> Recipe:
     except Exception as error:  # not UTF-8, not JSON, or one of the errors of the YAML library
         raise InputError(f"{path} is not {'JSON' if json_file else 'YAML'} in UTF-8: {error}") from error
     if not isinstance(values, Mapping):
-        raise InputError(f"{path} holds no settings: expected lines such as 'epochs: 10'")
+        raise InputError(f"{path} contains no settings: expected lines such as 'epochs: 10'")
     return from_plain(Recipe, values)

@@ -63,7 +63,7 @@ class RunFolder:
     def start(self, recipe: Recipe, data: Data) -> None:
         """Write the recipe and other facts known before training, with all settings of the loss written out."""
         if self.recipe.exists():
-            raise InputError(f"{self.path} holds a run already: continue it with --resume, or pass another --out")
+            raise InputError(f"{self.path} already contains a run: continue it with --resume, or pass another --out")
         recipe = replace(recipe, loss=recipe.loss.complete())
         described = {"recipe": to_plain(recipe), "data": data.fingerprint()}
         save_tensors(self.splits, data.splits(), {name: json.dumps(value) for name, value in described.items()})
@@ -86,7 +86,7 @@ class RunFolder:
         for name, value in flat(json.loads(meta.get("recipe", "{}"))).items():
             if now.get(name, value) != value:
                 raise InputError(
-                    f"{self.recipe} was changed since the run began: {name} was {value}, is {now[name]}. Restore it, "
+                    f"{self.recipe} has changed since the run began: {name} was {value}, now {now[name]}. Restore it, "
                     "or start a new run"
                 )
         hashes, known = data.fingerprint(), json.loads(meta.get("data", "{}"))
@@ -94,7 +94,7 @@ class RunFolder:
             same = part in stored and torch.equal(stored[part], numbers)
             if not same or known.get(part, hashes[part]) != hashes[part]:
                 raise InputError(
-                    f"the data set is not the one this run began with: its {part} part has other samples. "
+                    f"the data set is not the one this run began with: its {part} part has different samples. "
                     "Restore the files, or start a new run"
                 )
 
@@ -227,7 +227,7 @@ def continued(session: Session, folder: RunFolder) -> TrainState:
     try:
         return restore(session, load_state(folder.resume))
     except InputError as error:
-        raise InputError(f"{error}; start anew from the weights with --model.weights {folder.last}") from error
+        raise InputError(f"{error}; start a new run from the weights with --model.weights {folder.last}") from error
 
 
 def restore(session: Session, saved: dict[str, Any]) -> TrainState:

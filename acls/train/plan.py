@@ -65,7 +65,7 @@ def make_plan(recipe: Recipe) -> Plan:
         "optimiser": f"{recipe.optim.name}, learning rate {rates[-1]:g} to {rates[0]:g} ({recipe.schedule.name})",
         "steps": f"{steps:,}: {recipe.epochs} epochs of {len(draws):,}, {recipe.batch} samples each",
         "device": f"{session.fabric.device}, {recipe.precision}",
-        "memory": f"{memory / 2**20:,.0f} MB at the highest so far",
+        "memory": f"{memory / 2**20:,.0f} MB peak so far",
         "checkpoint": f"chosen by validation {recipe.select}",
         "time": f"about {duration(seconds)}, from {TIMED_STEPS} steps of {pace:.3f} s and {evaluation:.1f} s per "
         "evaluation",

@@ -49,7 +49,7 @@ def check(recipe: Recipe, data: Data) -> None:
         if name not in LOGGERS:
             raise InputError(f"there is no logger {name!r}{suggest(name, LOGGERS)}")
     if recipe.passes and not recipe.model.dropout:
-        raise InputError("passes with dropout need a model with dropout: pass --model.dropout 0.5, say")
+        raise InputError("passes with dropout need a model with dropout: pass --model.dropout, for example 0.5")
     for name, part in data.parts().items():
         if len(part) == 0:
             raise InputError(f"the {name} part of {recipe.data.name} is empty: check --data.val and the data set")
@@ -72,7 +72,7 @@ def make_fabric(recipe: Recipe) -> Any:
     lightning = require("lightning_fabric", extra="train")
     seen = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not seen.get(recipe.accelerator, True):
-        raise InputError(f"torch sees no {recipe.accelerator} device here: pass --accelerator auto or cpu")
+        raise InputError(f"torch finds no {recipe.accelerator} device: pass --accelerator auto or cpu")
     on_cpu = recipe.accelerator == "cpu" or (recipe.accelerator == "auto" and not any(seen.values()))
     if recipe.precision == "bf16" and on_cpu:
         check_bf16()

@@ -57,7 +57,7 @@ def test_folding_into_a_convolution(kind):
 
 
 def test_folding_a_map_that_is_not_affine_says_what_to_do(model):
-    with pytest.raises(InputError, match="no layer can hold it"):
+    with pytest.raises(InputError, match="cannot be folded into a layer"):
         fold(model, fitted("Dirichlet"))
 
 

@@ -100,7 +100,7 @@ def test_weights_reach_the_estimator_and_the_calibrator_alone_where_it_takes_non
     own = GaussianNB().fit(x, y, weight)
     assert np.array_equal(weighted.estimator_.class_prior_, own.class_prior_)
     pipeline = make_pipeline(StandardScaler(), GaussianNB())
-    with pytest.warns(UserWarning, match="Pipeline takes no sample_weight"):
+    with pytest.warns(UserWarning, match="Pipeline does not support sample_weight"):
         calibrated = CalibratedClassifier(pipeline, method="vector").fit(x, y, weight)
     plain = CalibratedClassifier(pipeline, method="vector").fit(x, y)
     assert np.array_equal(calibrated.estimator_.predict_proba(x_test), plain.estimator_.predict_proba(x_test))

@@ -101,7 +101,7 @@ def test_one_sample_gives_a_positive_finite_temperature(label):
 def test_equal_logits_change_nothing():
     fitted = Temperature().fit(torch.zeros(10, 3), torch.zeros(10, dtype=torch.long))
     assert float(fitted.temperature) == 1
-    assert "all equal" in fitted.report.warnings[0]
+    assert "are equal: a temperature has no effect" in fitted.report.warnings[0]
 
 
 def test_a_shift_of_each_row_changes_nothing():

@@ -134,7 +134,7 @@ def test_generator_is_refused_only_where_it_is_read_again(name, data):
     calibrator = make_calibrator(name)
     batches = ((z, y) for z, y in zip(logits.split(300), target.split(300), strict=True))
     if calibrator.streams:
-        with pytest.raises(InputError, match="generator can be read once"):
+        with pytest.raises(InputError, match="generator can be read only once"):
             calibrator.fit(batches)
     else:
         assert calibrator.fit(batches).report.rows == len(target)
@@ -144,7 +144,7 @@ def test_a_whole_weight_is_that_many_equal_samples(name):
     logits, target = overconfident(n=600, k=4)
     weight = torch.randint(0, 4, (600,), generator=torch.Generator().manual_seed(1))
     if REGISTRY[name].no_weights:
-        with pytest.raises(InputError, match=f"{name} takes no sample_weight: "):
+        with pytest.raises(InputError, match=f"{name} does not support sample_weight: "):
             make_calibrator(name).fit(logits, target, weight)
         return
     # Folds hold rows, of whatever weight: the strength that they choose is not the same.
@@ -171,10 +171,10 @@ def test_weights_come_with_batches_too(name, data):
 @pytest.mark.parametrize(
     ("weight", "match"),
     [
-        (torch.ones(5), r"expected sample_weight of shape \(800,\), a number per sample, got \(5,\)"),
-        (-torch.ones(800), "expected sample_weight of finite numbers, 0 or more, got -1"),
+        (torch.ones(5), r"expected sample_weight of shape \(800,\), one number per sample, got \(5,\)"),
+        (-torch.ones(800), "expected sample_weight of finite numbers of 0 or more, got -1"),
         (torch.full((800,), torch.nan), "got nan"),
-        (torch.zeros(800), "nothing to fit to"),
+        (torch.zeros(800), "nothing to fit: "),
     ],
     ids=["shape", "negative", "nan", "zero"],
 )
@@ -253,7 +253,7 @@ def test_a_few_samples_are_said_to_be_too_few(name, n):
 def test_missing_class_is_named(name, data):
     keep = data[1] != 2
     calibrator = fitted(name, data[0][keep], data[1][keep])
-    assert any("no sample of class 2" in warning for warning in calibrator.report.warnings)
+    assert any("no samples of class 2" in warning for warning in calibrator.report.warnings)
 
 
 def test_unfitted_says_so(name):
@@ -271,7 +271,7 @@ def test_bad_input_is_refused_with_a_reason(name, data):
         fitted(name, torch.full_like(logits, torch.nan), target)
     with pytest.raises(InputError, match=r"classes are 0\.\.3"):
         fitted(name, logits, target + 10)
-    with pytest.raises(InputError, match="nothing to fit to"):
+    with pytest.raises(InputError, match="nothing to fit: "):
         fitted(name, logits, torch.full_like(target, -100))
     with pytest.raises(InputError, match="target is missing"):
         make_calibrator(name).fit(logits)

@@ -140,7 +140,7 @@ def test_a_missing_data_set_is_told_with_its_layout(name, tmp_path):
 
 
 def test_an_option_that_means_nothing_to_a_data_set_is_refused():
-    with pytest.raises(InputError, match=r"data.size is 16, but digits has no use for it"):
+    with pytest.raises(InputError, match=r"data.size is 16, but digits does not use it"):
         load(DataOptions(name="digits", size=16))
 
 
@@ -169,7 +169,7 @@ def test_a_truncated_image_is_named_by_a_worker_too(tmp_path):
 def test_an_empty_class_folder_is_named(tmp_path):
     root = class_folders(tmp_path)
     (root / "dog").mkdir()
-    with pytest.raises(InputError, match="dog holds no image: add some, or remove the class"):
+    with pytest.raises(InputError, match="dog contains no image: add some, or remove the class"):
         load(DataOptions(name="folder", root=str(root)))
 
 
@@ -184,14 +184,14 @@ def test_a_class_that_training_does_not_have_is_named(tmp_path):
 def test_a_mask_of_another_size_is_named_before_training(tmp_path, memory):
     root = masked_folders(tmp_path)
     mask(root / "masks" / "4.png", size=(40, 35))
-    with pytest.raises(InputError, match=r"images/4.jpg is 40x36, but its mask masks/4.png is 40x35"):
+    with pytest.raises(InputError, match=r"images/4.jpg has size 40x36, but its mask masks/4.png has size 40x35"):
         load(DataOptions(name="segmentation_folder", root=str(root), memory=memory))
 
 
 def test_a_class_id_outside_the_range_is_named(tmp_path):
     root = masked_folders(tmp_path)
     (root / "classes.txt").write_text("sky\nsea\n")
-    with pytest.raises(InputError, match=r"masks/0.png holds the class id 2, outside 0..1; only 255 marks"):
+    with pytest.raises(InputError, match=r"masks/0.png contains the class id 2, outside 0..1; only 255 marks"):
         load(DataOptions(name="segmentation_folder", root=str(root), size=16))
 
 
@@ -320,7 +320,7 @@ def test_imagenet_lies_as_it_is_unpacked(tmp_path):
         (base / "val" / wnid).rmdir()
     root = tmp_path / "flat"
     options = DataOptions(name="imagenet", root=str(root), memory=False, size=32)
-    with pytest.raises(InputError, match="holds no folder per class: expected"):
+    with pytest.raises(InputError, match="contains no folder per class: expected"):
         load(options)
 
     def same_images(data):

@@ -23,7 +23,7 @@ def _predictions(path):
 def test_our_own_predictions_are_known_and_those_of_others_are_not(tmp_path, suffix):
     ours = _predictions(tmp_path / f"ours.{suffix}")
     check_output(ours, "predictions")
-    with pytest.raises(InputError, match=r"is no page file that acls wrote.*--force"):
+    with pytest.raises(InputError, match=r"is not a page file that acls wrote.*--force"):
         check_output(ours, "page")
     check_output(ours, "page", force=True)
     wrong = r"is no calibrator file that acls wrote.*--force" if suffix == "safetensors" else r"ends in \.safetensors"
@@ -55,7 +55,7 @@ def test_an_input_is_known_under_any_name_even_by_force(tmp_path, link):
         (tmp_path / "sub").mkdir()
     else:
         out = source
-    with pytest.raises(InputError, match="is an input too"):
+    with pytest.raises(InputError, match="is also an input"):
         check_output(out, "predictions", inputs=[tmp_path / "absent", source], force=True)
 
 
@@ -65,7 +65,7 @@ def test_a_place_without_the_right_to_write_is_refused_before_any_work(tmp_path)
     with pytest.raises(InputError, match="not a regular file"):
         check_output("/dev/null", "page", force=True)
     write_text(tmp_path / "file", "")
-    with pytest.raises(InputError, match="not a folder that you may write in"):
+    with pytest.raises(InputError, match="not a writable folder"):
         check_output(tmp_path / "file" / "page.html", "page")
     check_output(tmp_path / "new" / "folders" / "page.html", "page")
 
@@ -114,5 +114,5 @@ def test_a_flipped_byte_is_noticed(tmp_path, where):
     damaged = bytearray(path.read_bytes())
     damaged[where] ^= 1
     path.write_bytes(damaged)
-    with pytest.raises(InputError, match=r"is damaged: .* does not match its checksum|not a whole safetensors"):
+    with pytest.raises(InputError, match=r"is damaged: .* does not match its checksum|not a complete safetensors"):
         load_tensors(path)

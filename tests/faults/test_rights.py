@@ -77,7 +77,7 @@ def test_a_read_only_disk_is_told_before_any_work(read_only, capsys, monkeypatch
         out, err = capsys.readouterr()
         assert (code, out, err.count("\n")) == (2, "", 1), f"{name}: {code}\n{out}{err}"
         assert "disk" in err, err
-        assert any(told in err for told in ("Read-only file system", "that you may write in")), err
+        assert any(told in err for told in ("Read-only file system", "not a writable folder")), err
 
 
 AS_ANOTHER = """
@@ -140,7 +140,7 @@ def test_another_user_is_told_what_is_not_permitted_and_may_do_the_rest(place):
     for name in refused:
         code, out, err = told[name]
         assert (code, out, err.count("\n")) == (2, "", 1), f"{name}: {code}\n{out}{err}"
-        assert any(words in err for words in ("Permission denied", "that you may write in")), f"{name}: {err}"
+        assert any(words in err for words in ("Permission denied", "not a writable folder")), f"{name}: {err}"
         assert any(part in err for part in ("locked", "secret.", "study")), f"{name}: {err}"
     for name in then:
         assert told[name][0] == 0, f"{name}: {told[name]}"

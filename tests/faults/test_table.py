@@ -270,7 +270,7 @@ TRAINED = {
         f"train --resume {RUN}",
         "does not match its checksum",
     ),
-    "half a state": (f"{RUN}/resume.safetensors", b"\x10", f"train --resume {RUN}", "not a whole safetensors"),
+    "half a state": (f"{RUN}/resume.safetensors", b"\x10", f"train --resume {RUN}", "not a complete safetensors"),
     "splits that are damaged": (
         f"{RUN}/splits.safetensors",
         -1,
@@ -283,7 +283,12 @@ TRAINED = {
         f"predict {RUN} --out new.npz",
         "does not match its checksum",
     ),
-    "weights that are cut": (f"{RUN}/best.safetensors", b"", f"predict {RUN} --out new.npz", "not a whole safetensors"),
+    "weights that are cut": (
+        f"{RUN}/best.safetensors",
+        b"",
+        f"predict {RUN} --out new.npz",
+        "not a complete safetensors",
+    ),
     "predictions that are damaged": (
         f"{RUN}/predictions/test.safetensors",
         -5,
@@ -525,7 +530,7 @@ def test_a_list_of_images_that_is_not_text_is_told_in_a_line(work, capsys):
 
 def test_the_data_is_not_the_place_of_the_run_even_by_force(work, capsys):
     words = ["train", "custom", "--root", "folder.safetensors", "--out", "folder.safetensors", "--force"]
-    assert "is an input too" in _refused(words, work, capsys)
+    assert "is also an input" in _refused(words, work, capsys)
 
 
 def test_a_full_pipe_is_told_in_a_line(work, capsys, monkeypatch):

@@ -179,7 +179,7 @@ def test_memory_survives_a_checkpoint(tmp_path, make):
         for file in (tmp_path / "parts").rglob("acls_loss.safetensors"):
             file.unlink()
         forgetful, _, _ = remembering(tmp_path / "parts", make, num_train_epochs=5)
-        with pytest.warns(UserWarning, match="remembers nothing yet"):
+        with pytest.warns(UserWarning, match="starts with an empty memory"):
             forgetful.train(resume_from_checkpoint=True)
 
 

@@ -1,4 +1,4 @@
-"""What the paper and the reference codes got wrong, item by item: each test computes both sides (docs/errata.md)."""
+"""Errors of the paper and the reference implementations: each test computes both sides (docs/errata.md)."""
 
 import math
 import re

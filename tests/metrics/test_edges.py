@@ -137,7 +137,7 @@ def test_broken_files_are_told(tmp_path):
     Suite.of(logits, labels).save(tmp_path / "suite.safetensors")
     whole = (tmp_path / "suite.safetensors").read_bytes()
     (tmp_path / "half.safetensors").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(InputError, match="is not a whole safetensors file"):
+    with pytest.raises(InputError, match="is not a complete safetensors file"):
         Suite.load(tmp_path / "half.safetensors")
     with pytest.raises(InputError, match="there is no file"):
         Suite.load(tmp_path / "absent.safetensors")

@@ -113,7 +113,7 @@ def test_weights_that_do_not_fit_are_told_by_name(tmp_path):
     save_tensors(tmp_path / "w.safetensors", build("resnet8", n_classes=7).state_dict(), {})
     with pytest.raises(InputError, match="lacks layer1"):
         load_into(build("resnet20", n_classes=7), tmp_path / "w.safetensors", 7)
-    with pytest.raises(InputError, match=r"another shape of conv1\.weight"):
+    with pytest.raises(InputError, match=r"a different shape for conv1\.weight"):
         load_into(build_model(ModelOptions(name="resnet8"), n_classes=7, channels=1), tmp_path / "w.safetensors", 7)
     with pytest.raises(InputError, match=r"superfluous layer1\.1"):
         load_into(build("resnet8"), _saved(tmp_path / "larger.safetensors", build("resnet20")), 5)
@@ -129,7 +129,7 @@ def test_a_head_for_other_classes_stays_new_and_is_named(tmp_path, capsys):
     model = build("resnet8", weights=str(_saved(tmp_path / "w.safetensors", other)))
     assert torch.equal(model.layer3[0].conv1.weight, other.layer3[0].conv1.weight)
     assert model(sample("resnet8")).shape[1] == 5
-    line = "w.safetensors: left out linear.bias, linear.weight; the model's own head for 5 classes is new"
+    line = "w.safetensors: did not load linear.bias, linear.weight; the head for 5 classes is new"
     assert capsys.readouterr().out.strip() == line
 
 
@@ -160,7 +160,7 @@ class _Trap:
 
 def test_weights_are_never_unpickled(tmp_path, capsys):
     torch.save({"state_dict": _Trap()}, tmp_path / "w.pth")
-    with pytest.raises(InputError, match="holds more than weights"):
+    with pytest.raises(InputError, match="contains more than weights"):
         read_weights(tmp_path / "w.pth")
     assert capsys.readouterr().out == ""
 

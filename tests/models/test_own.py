@@ -64,7 +64,7 @@ def test_what_cannot_be_called_is_said_with_the_way_out(here):
     ):
         with pytest.raises(InputError, match=message):
             build_model(ModelOptions(name=name, arguments=arguments), n_classes=4, channels=2)
-    with pytest.raises(InputError, match="resnet8 takes no arguments of its own"):
+    with pytest.raises(InputError, match="resnet8 takes no arguments"):
         build_model(ModelOptions(name="resnet8", arguments={"width": 3}), n_classes=4)
 
 

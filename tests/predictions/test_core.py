@@ -75,13 +75,13 @@ def test_what_cannot_be_is_refused_with_the_way_out(made, says):
 @pytest.mark.parametrize(
     ("kind", "row", "says"),
     [
-        ("logits", [0.0, float("nan")], "row 105: the logits hold NaN"),
+        ("logits", [0.0, float("nan")], "row 105: the logits contain NaN"),
         ("logits", [0.0, float("inf")], "row 105: the largest of the logits is inf"),
         ("logits", [float("-inf"), float("-inf")], "row 105: the largest of the logits is -inf"),
-        ("probs", [0.5, float("nan")], "row 105: the probs hold NaN"),
+        ("probs", [0.5, float("nan")], "row 105: the probs contain NaN"),
         ("probs", [3.0, -2.0], "row 105: probs range from -2 to 3"),
         ("probs", [0.5, 0.6], r"row 105: probs add up to 1.1, not 1"),
-        ("log_probs", [0.0, 0.0], "row 105: log_probs are of probabilities that add up to 2"),
+        ("log_probs", [0.0, 0.0], "row 105: log_probs belong to probabilities that add up to 2"),
     ],
 )
 def test_the_first_bad_row_is_named(kind, row, says):

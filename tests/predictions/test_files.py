@@ -108,7 +108,7 @@ def test_a_network_of_several_in_one_file_is_named_by_its_index(tmp_path):
                 assert_same(Predictions.load(tmp_path / "nets.npz", probs=name), nets[1])
                 streamed = Predictions.concat(list(open_batches(tmp_path / "nets.npz", Columns(probs=name), rows=4)))
                 assert_same(streamed, nets[1])
-    with pytest.raises(InputError, match=r"name one of them, probs\[0\] to probs\[2\]"):
+    with pytest.raises(InputError, match=r"pass one of them, probs\[0\] to probs\[2\]"):
         open_batches(tmp_path / "nets.npz")
     with pytest.raises(InputError, match=r"'probs\[3\]' is out of range: 'probs' has shape \(3, 9, 5\)"):
         Predictions.load(tmp_path / "nets.npz", probs="probs[3]")
@@ -126,14 +126,14 @@ def test_foreign_names_are_named_and_kinds_are_said(tmp_path):
         Predictions.load(tmp_path / "x.npz", logits="resnet20")
     with pytest.raises(InputError, match="no kind of column 'logit': did you mean 'logits'"):
         Predictions.load(tmp_path / "x.npz", logit="resnet20")
-    with pytest.raises(InputError, match="logits and probs are both named"):
+    with pytest.raises(InputError, match="logits and probs are both given"):
         Columns(logits="a", probs="b")
 
 
 def test_two_kinds_in_one_file_must_be_told_apart(tmp_path):
     p = make(9)
     np.savez(tmp_path / "x.npz", logits=p.scores, probs=p.scores.softmax(1), labels=p.labels)
-    with pytest.raises(InputError, match="holds logits and probs: say which, as in --logits logits"):
+    with pytest.raises(InputError, match="contains logits and probs: choose one, as in --logits logits"):
         Predictions.load(tmp_path / "x.npz")
     assert Predictions.load(tmp_path / "x.npz", probs="probs").kind == "probs"
 
@@ -286,7 +286,7 @@ def test_nan_is_named_with_its_row(tmp_path, suffix):
     p = make(23)
     p.scores[17, 2] = float("nan")
     p.save(tmp_path / f"p{suffix}")
-    _raises(tmp_path / f"p{suffix}", "row 17: the logits hold NaN")
+    _raises(tmp_path / f"p{suffix}", "row 17: the logits contain NaN")
 
 
 def test_nan_in_a_part_is_named_with_the_row_of_that_part(tmp_path):
@@ -294,7 +294,7 @@ def test_nan_in_a_part_is_named_with_the_row_of_that_part(tmp_path):
     p.scores[17, 2] = float("nan")
     p[:10].save(tmp_path / "a.parquet")
     p[10:].save(tmp_path / "b.parquet")
-    with pytest.raises(InputError, match=r"b\.parquet: row 7: the logits hold NaN"):
+    with pytest.raises(InputError, match=r"b\.parquet: row 7: the logits contain NaN"):
         list(open_batches(tmp_path, rows=3))
 
 
@@ -308,7 +308,7 @@ def test_mixed_class_counts_are_named(tmp_path):
     (tmp_path / "parts").mkdir()
     make(5, 3).save(tmp_path / "parts" / "a.parquet")
     make(5, 4).save(tmp_path / "parts" / "b.parquet")
-    with pytest.raises(InputError, match=r"b\.parquet: row 0: logits of 4 classes, but logits of 3 classes before"):
+    with pytest.raises(InputError, match=r"b\.parquet: row 0: got logits of 4 classes, expected logits of 3 classes"):
         list(open_batches(tmp_path / "parts"))
 
 
@@ -345,9 +345,9 @@ def test_arrays_that_do_not_fit_are_named(tmp_path):
         path, r"'logits' has shape \(10, 30\), but there are 30 labels: axis 0 holds the samples, so save its transpose"
     )
     np.savez(path, logits=np.zeros((30, 10)), labels=np.eye(10, dtype=int).repeat(3, 0))
-    _raises(path, "of one-hot labels save the argmax")
+    _raises(path, "for one-hot labels, save the argmax")
     np.savez(path, logits=np.zeros((30, 10)), labels=np.array([None] * 30))
-    _raises(path, "'labels' holds Python objects, which are pickles")
+    _raises(path, "'labels' contains Python objects, which need pickle")
     np.savez(path, logits=np.zeros((30, 10), complex), labels=np.zeros(30, int))
     _raises(path, "'logits' has dtype complex128: expected numbers")
 

@@ -92,7 +92,7 @@ def test_a_truncated_or_missing_file_is_named(tmp_path):
     path = tmp_path / "x.safetensors"
     save_tensors(path, {"a": torch.zeros(100)}, {})
     path.write_bytes(path.read_bytes()[:-7])
-    with pytest.raises(InputError, match=r"x\.safetensors is not a whole safetensors file"):
+    with pytest.raises(InputError, match=r"x\.safetensors is not a complete safetensors file"):
         load_tensors(path)
     with pytest.raises(InputError, match=r"there is no file .*absent\.safetensors"):
         load_tensors(tmp_path / "absent.safetensors")

@@ -104,8 +104,8 @@ def test_wrong_overrides_are_told(values, message):
     [
         ("epoch: 3", "no setting 'epoch': did you mean 'epochs'"),
         ("optim: {rate: 3}", "no setting 'optim.rate'"),
-        ("optim: 3", "optim: expected settings of its own, got 3"),
-        ("- 1", "holds no settings"),
+        ("optim: 3", "optim: expected nested settings, got 3"),
+        ("- 1", "contains no settings"),
         ("a: [", "is not YAML"),
         ("epochs: ten", r"epochs: expected a whole number in \[1, inf\), got 'ten'"),
     ],

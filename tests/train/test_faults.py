@@ -93,7 +93,7 @@ def test_truncated_weights_are_told(tmp_path, capsys):
     path = out / "best.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
     assert main(["predict", str(out), "--out", str(tmp_path / "p.npz")]) == 2
-    assert "best.safetensors is not a whole safetensors file" in capsys.readouterr().err
+    assert "best.safetensors is not a complete safetensors file" in capsys.readouterr().err
 
 
 def test_a_state_of_another_kind_is_refused(tmp_path):
@@ -132,7 +132,7 @@ def test_an_empty_class_folder_ends_a_run_before_it_starts(tmp_path, capsys):
     root = class_folders(tmp_path / "images")
     (root / "eel").mkdir()
     assert train("custom", root, tmp_path) == 2
-    assert "eel holds no image" in capsys.readouterr().err
+    assert "eel contains no image" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
@@ -140,7 +140,7 @@ def test_masks_of_another_size_end_a_run_before_it_starts(tmp_path, capsys):
     root = masked_folders(tmp_path / "images")
     mask(root / "masks" / "3.png", size=(36, 40))
     assert train("custom_segmentation", root, tmp_path) == 2
-    assert "images/3.jpg is 40x36, but its mask masks/3.png is 36x40" in capsys.readouterr().err
+    assert "images/3.jpg has size 40x36, but its mask masks/3.png has size 36x40" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
@@ -148,7 +148,7 @@ def test_a_class_id_out_of_range_ends_a_run_with_the_masks_name(tmp_path, capsys
     root = masked_folders(tmp_path / "images")
     (root / "classes.txt").write_text("sky\nsea\n")
     assert train("custom_segmentation", root, tmp_path) == 2
-    assert "holds the class id 2, outside 0..1" in capsys.readouterr().err
+    assert "contains the class id 2, outside 0..1" in capsys.readouterr().err
 
 
 def test_a_model_for_images_is_refused_for_label_maps(tmp_path, capsys):

@@ -102,7 +102,7 @@ def test_the_recipe_in_the_folder_is_the_resolved_one(run):
 
 
 def test_a_folder_that_holds_a_run_is_not_overwritten(run):
-    with pytest.raises(InputError, match="holds a run already: continue it with --resume"):
+    with pytest.raises(InputError, match="already contains a run: continue it with --resume"):
         fit(digits(), run.folder, show=False)
 
 
@@ -180,7 +180,7 @@ def test_every_number_of_an_epoch_that_can_choose_has_a_known_direction(tmp_path
         ({"ema": 2.0}, r"ema: expected a number in .0, 1., got 2.0"),
         ({"clip": -1.0}, r"clip: expected .* got -1.0"),
         ({"optim": replace(digits().optim, lr=-1.0)}, r"optim.lr: expected .* got -1.0"),
-        ({"accelerator": "mps"}, "sees no mps device here"),
+        ({"accelerator": "mps"}, "finds no mps device"),
     ],
 )
 def test_what_cannot_be_is_told_before_the_run_has_a_folder(changes, told, tmp_path):
