@@ -156,7 +156,7 @@ def evaluate_files(
         results[name] = counts.result(replicates=replicates)
         if empty := counts.empty_groups():
             named = ", ".join(empty[:5]) + (f" and {len(empty) - 5} more" if len(empty) > 5 else "")
-            notes.append(f"{name} has groups without a labelled row, left out: {named}")
+            notes.append(f"{name}: groups without a labelled row are left out: {named}")
     compared = differences(results if replicates else dict([next(iter(results.items()))]))
     notes += [f"{name} is not compared with {compared.baseline}: {why}" for name, why in compared.left_out.items()]
     return ModelResults(results, compared, bins, max_error, tuple(notes))
@@ -203,7 +203,7 @@ def compare_files(
         result = measured(path, columns, by_image=None, compare=True, ignore_index=ignore_index)
         records.append(Record(name, None, "none", result, {"unit": result.unit}))
         if result.labels != records[0].result.labels:
-            raise InputError(f"{path} has other labels than {paths[0]}: both must hold the same samples")
+            raise InputError(f"{path} and {paths[0]} have different labels: both must contain the same samples")
         if result.unit != records[0].result.unit:
             raise InputError(f"{path} and {paths[0]}: expected the image of each row in both files or in neither")
     return Comparison(records, rank(records, RANKED))
@@ -282,7 +282,7 @@ def predictions(
     unit = None if image is None else _codes(image)[0]
     if confidence is not None or correct is not None:
         if confidence is None or correct is None or any(one is not None for one in (scores, labels, kind)):
-            raise InputError("stated confidences are confidence= and correct= together, without scores, labels or kind")
+            raise InputError("pass stated confidences as confidence= and correct= together, without scores, labels or kind")
         right = as_tensor(correct, "correct")
         if bool(((right != 0) & (right != 1)).any()):
             raise InputError("correct: expected 1 where the answer was right and 0 where it was wrong")
@@ -293,7 +293,7 @@ def predictions(
     found, target, known = scored(scores, labels, kind)
     if found.ndim > 2:
         if group is not None or image is not None:
-            raise InputError("maps are grouped by their number already: pass no group= or image=")
+            raise InputError("the pixels of maps are already grouped by map: do not pass group= or image=")
         rows = Predictions.dense(found, target, known)
         return rows if weight is None or rows.image is None else replace(rows, weight=weight[rows.image])
     return Predictions(found, target.long(), known, group=codes, group_names=names, image=unit, weight=weight)
@@ -470,7 +470,9 @@ def write_report(
     acls is replaced only with ``force``.
     """
     if own.get("sample_weight") is not None:
-        raise InputError("write_report takes no sample_weight, as pages are of rows of equal weight: use acls.evaluate")
+        raise InputError(
+            "write_report does not support sample_weight, because a page weights all rows equally: use acls.evaluate"
+        )
     models = scores if isinstance(scores, Mapping) else {title: scores}
     sources = [(name, _checked(one, labels, kind, **own)) for name, one in models.items()]
     return report_files(sources, out=path, max_error=max_error, force=force).page
@@ -481,7 +483,9 @@ def _weight(given: Any, rows: Any) -> Tensor | None:
         return None
     weight, n = as_tensor(given, "sample_weight").double(), len(rows)
     if weight.shape != (n,):
-        raise InputError(f"expected sample_weight of shape ({n},), a number per row or map, got {tuple(weight.shape)}")
+        raise InputError(
+            f"expected sample_weight of shape ({n},), one number per row or map, got {tuple(weight.shape)}"
+        )
     return weight
 
 

@@ -22,9 +22,9 @@ from acls.options import SettingError
 COMMANDS = {
     "methods": "list every training method with its type, paper, year and defaults",
     "explain": "show the label that each method really trains towards",
-    "train": "train a network by a recipe, or continue a run",
+    "train": "train a network with a recipe, or continue a run",
     "predict": "write the predictions of a trained network",
-    "recipes": "list the recipes, or show one whole",
+    "recipes": "list the recipes, or show one in full",
     "evaluate": "measure calibration: every metric with its interval, noise floor and n",
     "calibrate": "fit post-hoc calibrators, judge them by cross-validation, recommend and save one",
     "apply": "apply a saved calibrator to predictions",
@@ -32,9 +32,9 @@ COMMANDS = {
     "report": "write a page with verdict, tables and diagrams of runs, studies or predictions",
     "share": "copy a study without its weights, to send or publish",
     "reproduce": "reproduce a table or figure of the paper, with a verdict on each claim",
-    "tune": "search settings for the least ECE at an accuracy floor, on the validation part",
-    "advise": "say which epoch of a run to keep, by which rule",
-    "doctor": "say what looks wrong with a file of predictions",
+    "tune": "search settings for the lowest ECE at a minimum accuracy, on the validation part",
+    "advise": "recommend which epoch of a run to keep, by several rules",
+    "doctor": "report what looks wrong in a file of predictions",
     "shift": "corrupt the test images and see whether accuracy, calibration and temperature hold",
     "drift": "check new predictions, without labels, against the calibration set",
     "completion": "print a script that completes commands and options in your shell",
@@ -51,7 +51,7 @@ examples:
 _log = logging.getLogger("acls")
 _REMEDIES = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space, or write elsewhere") | {
     errno.EROFS: "write elsewhere",
-    errno.EACCES: "ask its owner for the right to it, or pass another path",
+    errno.EACCES: "ask its owner for permission, or pass another path",
 }
 """Suggested remedies for system errors, by error number."""
 
@@ -151,10 +151,10 @@ def _line_of(error: Exception) -> tuple[int, str]:
         remedies = [_REMEDIES[error.errno]] if error.errno in _REMEDIES else []
         return 2, "; ".join([what, *remedies, *getattr(error, "__notes__", [])])
     if isinstance(error, MemoryError):
-        return 2, f"not enough memory: {said or 'allocation failed'}; work on less data at a time"
+        return 2, f"not enough memory: {said or 'allocation failed'}; process less data at a time"
     if isinstance(error, WorkerLost):
-        return 1, f"{error}. The same command continues a study or a search"
-    return 2, f"{kind}: {said or 'no message'}; if the input is right this is a bug: --debug shows where"
+        return 1, f"{error}. Run the same command again to continue a study or a search"
+    return 2, f"{kind}: {said or 'no message'}; if the input is correct, this is a bug: --debug shows the traceback"
 
 
 def full_parser(chosen: Container[str | None] = COMMANDS) -> argparse.ArgumentParser:
@@ -171,7 +171,7 @@ def full_parser(chosen: Container[str | None] = COMMANDS) -> argparse.ArgumentPa
         about, _, examples = (module.__doc__ or "").partition("Examples:\n")
         epilog = f"examples:\n{examples.rstrip()}\n"
         command = commands.add_parser(name, help=summary, description=about, epilog=epilog, formatter_class=_Formatter)
-        command.add_argument("-v", "--verbose", action="count", default=0, help="log what is done; -vv logs more")
+        command.add_argument("-v", "--verbose", action="count", default=0, help="log progress; -vv logs more")
         module.configure(command)
         command.set_defaults(run=module.run)
     return parser

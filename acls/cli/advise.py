@@ -1,4 +1,4 @@
-"""Say which epoch of a run to keep, by which rule, from its numbers on the validation part.
+"""Recommend which epoch of a run to keep, by several rules, from its metrics on the validation part.
 
 The front holds the epochs for which no other epoch is better in both accuracy and ECE. The ECE after temperature
 scaling uses the validation samples on which the temperature was fitted, so it is slightly too low.

@@ -24,10 +24,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("val", metavar="VAL", help=f"predictions to fit to: {FILES}")
     method = "calibrators to try, with fields as in Histogram(kind=mass)"
     parser.add_argument("--method", default="temperature", metavar="NAME[,NAME...]|all", help=method)
-    parser.add_argument("--test", metavar="TEST", help="other predictions of the same model, to show before and after")
+    parser.add_argument(
+        "--test", metavar="TEST", help="other predictions of the same model, to measure before and after"
+    )
     parser.add_argument("--out", metavar="FILE", help="save the recommended calibrator (.safetensors)")
     parser.add_argument("--folds", type=number(int, "[2, 1000]"), default=5, help="folds of the cross-validation")
-    force = "overwrite files that acls did not write, and save the best calibrator if the advice is to keep the model"
+    force = (
+        "overwrite files that acls did not write, and save the best calibrator even if the advice is to keep the model"
+    )
     add_shared(parser, "json", "markdown", "quiet", force=force, bootstrap="draws for the noise floors on TEST")
     add_columns(parser, weight=True)
 

@@ -29,22 +29,22 @@ COLUMNS = {
     "confidence": "probability of the predicted class, or stated by a language model",
     "predicted": "predicted class, together with --confidence and --label",
     "correct": "1 if the prediction is right, 0 if not, together with --confidence",
-    "labels": "true class, from 0 on",
+    "labels": "true class, starting at 0",
     "group": "group of each row, such as the task",
-    "image": "image that each row, a pixel, comes from",
-    "weight": "how much each row counts",
+    "image": "image that each row (a pixel) belongs to",
+    "weight": "weight of each row",
 }
 """The options that `add_columns` adds, with their help."""
 _NAMES = """
 names of arrays or columns:
   A file has rows of K scores named logits, probs or log_probs, and labels; or
   stated confidences, named confidence and correct; or confidence, predicted
-  and labels; optionally group and image. Give other names as what they are:
+  and labels; optionally group and image. Pass other names as options:
     --logits resnet20             an array or a list column
     --probs 'probs[3]'            the fourth along the leading axis of an array
     --probs cat,dog,eel           one column per class
-    --probs p                     the columns p0, p1, ..., found in any case
-    --confidence c --correct ok   what a model stated, and if it was right
+    --probs p                     the columns p0, p1, ..., found by default
+    --confidence c --correct ok   a stated confidence, and if it was right
   One column is the score of class 1 of two classes.
 """
 
@@ -56,7 +56,7 @@ def share(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"expected a share between 0 and 1, as 2% or 0.02, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a share between 0 and 1, such as 2% or 0.02, got {text!r}")
     return value
 
 
@@ -82,7 +82,7 @@ _SHARED: dict[str, dict[str, Any]] = {
     },
     "max_error": {
         "metavar": "SHARE", "type": share,
-        "help": "say from which confidence on at most this share of predictions is wrong, as 2%% or 0.02",
+        "help": "find the confidence at or above which at most this share of predictions is wrong, such as 2%% or 0.02",
     },
     "config": {"metavar": "FILE", "help": "start from a saved recipe, YAML or JSON, instead"},
     "engine": {"choices": ("local", "ray"), "default": "local", "help": "processes here, or a Ray cluster"},
@@ -108,7 +108,7 @@ def add_columns(parser: argparse.ArgumentParser, *, several: bool = False, weigh
         action = "append" if several and name in _SCORES else "store"
         if weight or name != "weight":
             group.add_argument(*flags, dest=name, action=action, metavar="NAME", help=text)
-    skipped = "label of rows that do not count"
+    skipped = "label of rows to ignore"
     group.add_argument("--ignore-index", type=int, default=-100, metavar="LABEL", help=skipped)
     parser.epilog = f"{parser.epilog}{_NAMES}"
 
@@ -144,7 +144,9 @@ def models_of(args: argparse.Namespace, files: Sequence[str]) -> list[tuple[str,
         pairs = zip(files, named, strict=True)
         models = [(f"{short[path]}:{name}", path, {kind: name}) for path, (kind, name) in pairs]
     else:
-        raise InputError(f"{len(named)} names of scores for {len(files)} files: give one for all, or one for each")
+        raise InputError(
+            f"{len(named)} names of scores for {len(files)} files: pass one for all files, or one for each"
+        )
     by = (name for name in getattr(args, "by", []) if name not in ("group", "image", "predicted"))
     common = {**dict.fromkeys(_SCORES), "group": next(by, args.group)}
     return [(title, batches_of(args, path, **(common | own))) for title, path, own in models]

@@ -44,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         ("posthoc", "NAMES", "calibrators, or none"),
     ):
         parser.add_argument(f"--{flag}", metavar=metavar, help=f"{text} (default: {DEFAULTS[flag]})")
-    parser.add_argument("--predictions", nargs="+", metavar="FILE", help="compare these saved outputs instead")
+    parser.add_argument("--predictions", nargs="+", metavar="FILE", help="compare these saved predictions instead")
     parser.add_argument("--out", metavar="DIR", help="folder of the study (default: studies/RECIPE)")
     parser.add_argument("--no-report", action="store_true", help="do not write the page")
     add_shared(parser, "config", "json", "quiet", "wait", "force", "engine", "address", "workers")
@@ -78,9 +78,9 @@ def study_recipe(args: argparse.Namespace) -> Recipe:
     recipe = recipe_of(args, DEMO)
     given = settings_of(args)
     if "loss.name" in given:
-        raise InputError("--loss is one method: name those to compare with --methods")
+        raise InputError("--loss takes one method: pass the methods to compare as --methods")
     if any(word.startswith("--loss.") for word in args.rest):
-        raise InputError("--loss.FIELD is for one method: write fields in --methods, as in 'CE, ACLS(margin=6)'")
+        raise InputError("--loss.FIELD applies to one method: write fields in --methods, as in 'CE, ACLS(margin=6)'")
     return apply(replace(recipe, log=()), given, args.rest)
 
 
@@ -88,7 +88,9 @@ def _seeds(text: str, first: int) -> list[int]:
     """Parse seeds: ``3`` means three seeds, starting at the recipe's seed; ``5,7`` and ``5-7`` list seeds."""
     found, listed = numbers(text), "," in text or "-" in text
     if not found or (found[0] < 1 and not listed):
-        raise InputError(f"--seeds: expected a number of seeds, as 3, or a list of them, as 5,7,9, got {text!r}")
+        raise InputError(
+            f"--seeds: expected a number of seeds, such as 3, or a list of seeds, such as 5,7,9, got {text!r}"
+        )
     return found if listed else list(range(first, first + found[0]))
 
 
@@ -99,8 +101,8 @@ def _files(args: argparse.Namespace) -> Comparison:
     given += [*([args.recipe] if args.recipe else []), *(f"--{name}" for name in settings_of(args))]
     if given or args.engine != "local":
         raise InputError(
-            f"--predictions compares what is saved, but {', '.join(given) or '--engine'} is for networks to train: "
-            "leave it out, or name a recipe instead of files"
+            f"--predictions compares saved predictions, but {', '.join(given) or '--engine'} is for training: "
+            "leave it out, or pass a recipe instead of files"
         )
     from acls.front import compare_files
 

@@ -28,12 +28,14 @@ from acls.watch import Limits
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``acls drift``."""
     parser.add_argument("calibration", metavar="CALIBRATION_FILE", help=f"labelled predictions of the model: {FILES}")
-    parser.add_argument("new", metavar="NEW_FILE", help="the same on new data, under the same names; labels if any")
+    parser.add_argument(
+        "new", metavar="NEW_FILE", help="predictions on new data, under the same names; labels are optional"
+    )
     for name, leaf in leaves(Limits).items():
         kind, default = number(float, leaf.within), getattr(Limits, name)
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default, metavar="X", help=leaf.help)
-    parser.add_argument("--out", metavar="FILE", help="save a calibrator that corrects for the classes' new shares")
-    force = "overwrite files that acls did not write, and save the calibrator even if the classes raise no alarm"
+    parser.add_argument("--out", metavar="FILE", help="save a calibrator that corrects for the new class frequencies")
+    force = "overwrite files that acls did not write, and save the calibrator even without an alarm for label shift"
     add_shared(parser, "json", "quiet", force=force)
     add_columns(parser)
 

@@ -26,12 +26,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``acls evaluate``."""
     parser.add_argument("files", metavar="FILE", nargs="+", help=FILES)
     parser.add_argument("--bins", type=number(int, "[1, 100000]"), default=15, help="bins of the calibration errors")
-    by = "group, or a column's name: numbers and --max-error for each group as well; predicted: for each predicted "
-    by += "class; image: whole images are independent, not rows"
+    by = "group, or a column name: also metrics and --max-error per group; predicted: per predicted "
+    by += "class; image: treat images, not rows, as independent"
     parser.add_argument("--by", action="append", default=[], metavar="group|image|predicted|NAME", help=by)
-    protocol = "numbers as a paper's code computes them; all: every convention side by side"
+    protocol = "compute metrics as a paper's code does; all: every protocol side by side"
     parser.add_argument("--protocol", metavar="NAME", help=protocol)
-    workers = "processes that share out the parts of a data set (default: this one alone)"
+    workers = "processes that share the parts of a data set (default: only this one)"
     add_shared(parser, "max_error", "bootstrap", "json", "markdown", "quiet", "engine", "address", workers=workers)
     add_columns(parser, several=True, weight=True)
 

@@ -25,7 +25,9 @@ LOGITS = "9,2,1,-3"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``acls explain``."""
     parser.add_argument("--logits", metavar="Z1,Z2,...", default=LOGITS, help="the logits, separated by commas")
-    parser.add_argument("--label", type=number(int, "[0, inf)"), default=0, metavar="Y", help="true class, from 0 on")
+    parser.add_argument(
+        "--label", type=number(int, "[0, inf)"), default=0, metavar="Y", help="true class, starting at 0"
+    )
     parser.add_argument("--methods", default="all", help='"paper", "all", or methods as in "CE, ACLS(margin=6)"')
     figure = "draw the paper's Figure 1 instead: .png, .svg or .pdf"
     add_shared(parser, "force", json="print one JSON object, by method", figure=figure)

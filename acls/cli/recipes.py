@@ -17,7 +17,7 @@ from acls.report.tables import paragraph
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``acls recipes``."""
-    parser.add_argument("name", nargs="?", metavar="RECIPE", help="show this recipe as YAML, with what it is for")
+    parser.add_argument("name", nargs="?", metavar="RECIPE", help="show this recipe as YAML, with its purpose")
     parser.add_argument("--models", action="store_true", help="list the networks instead")
     parser.add_argument("--data", action="store_true", help="list the data sets instead")
     add_shared(parser, json="print one JSON object instead")

@@ -32,9 +32,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     forms = ("png", "svg", "pdf")
     parser.add_argument("--format", dest="form", choices=forms, default="png", help="format of the figures")
     parser.add_argument("--table", choices=("text", "markdown", "latex", "csv"), help="also print the table")
-    parser.add_argument("--images", metavar="DIR|FILE", help="pictures of the rows: a folder, .npy or .npz, in order")
-    told = "print one JSON object: the verdict, and what was written"
-    add_shared(parser, "force", "bootstrap", "max_error", json=told, quiet="print no verdict")
+    parser.add_argument(
+        "--images", metavar="DIR|FILE", help="pictures of the rows, in the same order: a folder, .npy or .npz"
+    )
+    about = "print one JSON object: the verdict, and what was written"
+    add_shared(parser, "force", "bootstrap", "max_error", json=about, quiet="print no verdict")
     add_columns(parser, several=True)
 
 
@@ -46,7 +48,7 @@ def run(args: argparse.Namespace) -> None:
     folders = [path for path in args.files if holds_runs(path)]
     files = [path for path in args.files if path not in folders]
     if not files and (args.logits or args.probs or args.log_probs or args.images):
-        raise InputError("--images and names of scores are for files of predictions, got only folders of runs")
+        raise InputError("--images and names of scores apply to files of predictions, got only folders of runs")
     names = ("out", "title", "figures", "form", "table", "images", "max_error", "ignore_index", "force")
     settings = {name: getattr(args, name) for name in names}
     found = report_files([*folders, *models_of(args, files)], replicates=args.bootstrap, **settings)

@@ -31,12 +31,12 @@ NAMES = ("table1", "table2", "table3", "table4", "table5", "table6", "tableA", "
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``acls reproduce``."""
-    parser.add_argument("names", nargs="+", metavar="NAME", help=f"all, or of {', '.join(NAMES)}")
-    scale = "CPU-sized siblings, or the full protocols"
+    parser.add_argument("names", nargs="+", metavar="NAME", help=f"all, or any of {', '.join(NAMES)}")
+    scale = "small versions for a CPU, or the full protocols"
     parser.add_argument("--scale", choices=("mini", "paper"), default="mini", help=scale)
-    data = "where a data set is; repeatable"
+    data = "path of a data set; may be repeated"
     parser.add_argument("--data", action="append", default=[], metavar="NAME=PATH", help=data)
-    form = "a further form of ACLS, in all but figures 1 and 2"
+    form = "an additional form of ACLS, in all but figures 1 and 2"
     parser.add_argument("--loss.form", dest="form", metavar="FORM", help=form)
     parser.add_argument("--seeds", type=number(int, "[1, 1000]"), default=3, help="runs of each method")
     parser.add_argument("--out", default="reproduced", metavar="DIR", help="folder of the runs, tables and figures")
@@ -54,9 +54,9 @@ def run(args: argparse.Namespace) -> int:
     names = list(NAMES) if args.names == ["all"] else args.names
     for name in names:
         if name == "all":
-            raise InputError("'all' is every table and figure: pass it alone, or name those you want")
+            raise InputError("'all' means every table and figure: pass it alone, or the names that you want")
         if name not in NAMES:
-            raise InputError(f"the paper has no {name!r} here{suggest(name, [*NAMES, 'all'])}")
+            raise InputError(f"there is no table or figure {name!r}{suggest(name, [*NAMES, 'all'])}")
     if args.form is not None:
         from acls.losses import make_loss
 
@@ -84,8 +84,8 @@ def run(args: argparse.Namespace) -> int:
             if not args.quiet:
                 print(result.shown())
             print(f"{name}: {setup.out / f'{name}.md'}" + "".join(f", {file}" for file in result.files))
-    told = [{"folder": str(setup.out), **result.plain()} for result in results]
-    say(args, told, f"over all of them: {setup.out / NAME}")
+    found = [{"folder": str(setup.out), **result.plain()} for result in results]
+    say(args, found, f"summary of all results: {setup.out / NAME}")
     return int(any(result.failed for result in results))
 
 
@@ -97,7 +97,7 @@ def _roots(given: Sequence[str]) -> dict[str, str]:
     for words in given:
         name, found, path = words.partition("=")
         if not found:
-            raise InputError(f"--data {words}: write NAME=PATH, as in cifar10=cifar10_train.zip")
+            raise InputError(f"--data {words}: expected NAME=PATH, as in cifar10=cifar10_train.zip")
         if name not in data_sets():
             raise InputError(f"--data {words}: the paper has no data set {name!r}{suggest(name, data_sets())}")
         roots[name] = full_path(path)

@@ -38,7 +38,7 @@ def add_settings(parser: argparse.ArgumentParser, known: Mapping[str, Leaf] | No
     if known is None:
         known = leaves(Recipe)
         parser.set_defaults(takes_rest=True)
-    parser.add_argument("--help-all", action=_HelpAll, nargs=0, help="show every setting and option as well")
+    parser.add_argument("--help-all", action=_HelpAll, nargs=0, help="also show every setting and option")
     by_long = {long: name for name, long in SHORT.items()}
     groups: dict[str, Any] = {}
     for name, leaf in known.items():
@@ -106,7 +106,7 @@ def full_path(text: str) -> str:
 
 
 def read_fields(rest: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Parse ``--loss.FIELD VALUE`` and ``--model.NAME VALUE``; a value is a number, a word, a list or a loss."""
+    """Parse ``--loss.FIELD VALUE`` and ``--model.NAME VALUE``; a value is a number, a string, a list or a loss."""
     found: dict[str, dict[str, Any]] = {"loss": {}, "model": {}}
     words = list(rest)
     while words:

@@ -29,7 +29,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="RUN|MODEL", help=source)
     parser.add_argument("--corruptions", default="all", metavar="NAMES", help="comma-separated, or all")
     parser.add_argument("--severity", default="1-5", metavar="RANGE", help="such as 3, 1-5 or 1,3,5")
-    parser.add_argument("--limit", type=number(int, "[1, inf)"), metavar="N", help="test images, drawn at random")
+    parser.add_argument(
+        "--limit", type=number(int, "[1, inf)"), metavar="N", help="number of test images, drawn at random"
+    )
     parser.add_argument("--seed", type=number(int, "[0, 9e18]"), default=0, help="seed of corruptions and --limit")
     add_shared(parser, "force", "json", "markdown", "quiet", figure="draw ECE over severity: .png, .svg or .pdf")
     known = leaves(ModelOptions, "model.")

@@ -38,9 +38,9 @@ def run(args: argparse.Namespace) -> int:
     """Train, and print the metrics of the best checkpoint; return 1 if training had to stop."""
     given = settings_of(args)
     if args.resume and (args.recipe or args.config or given or args.rest or args.out or args.dry_run):
-        raise InputError("--resume continues a run as and where it is: pass no recipe, settings, --out or --dry-run")
+        raise InputError("--resume continues a run unchanged: do not pass a recipe, settings, --out or --dry-run")
     if not (args.recipe or args.config or args.resume):
-        raise InputError("which recipe? `acls recipes` lists them; digits_cnn needs no data")
+        raise InputError("expected a recipe: `acls recipes` lists them; digits_cnn needs no data")
     recipe = None if args.resume else apply(recipe_of(args), given, args.rest)
     if recipe is not None:
         check_out(args, args.out, "run", recipe.data.root)
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         note(args, str(error))
         return 1
     except OSError as error:
-        error.add_note("what was saved before is whole: continue from it with --resume")
+        error.add_note("the state saved before is intact: continue from it with --resume")
         raise
     except KeyboardInterrupt as stopped:  # its argument is the run's folder, if something is saved there
         raise KeyboardInterrupt(*(f"continue with acls train --resume {run}" for run in stopped.args)) from stopped

@@ -28,10 +28,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", metavar="RECIPE", help="a recipe: `acls recipes` lists them")
     parser.add_argument("--space", required=True, help="fields of the loss, or dotted settings, and their values")
     parser.add_argument(
-        "--sampler", choices=("grid", "tpe"), default="grid", help="grid: all points; tpe: promising ones"
+        "--sampler", choices=("grid", "tpe"), default="grid", help="grid: all combinations; tpe: promising ones"
     )
-    parser.add_argument("--trials", type=number(int, "[1, 1000000]"), default=20, metavar="N", help="trials of tpe")
-    floor = "least validation accuracy, as a fraction (default: 0.01 below the best trial's)"
+    parser.add_argument(
+        "--trials", type=number(int, "[1, 1000000]"), default=20, metavar="N", help="number of trials of tpe"
+    )
+    floor = "minimum validation accuracy, as a fraction (default: 0.01 below the best trial's)"
     parser.add_argument("--accuracy-floor", type=number(float, "[0, 1]"), metavar="A", help=floor)
     parser.add_argument("--storage", metavar="URL", help="database of the trials (default: tune.sqlite in --out)")
     parser.add_argument("--out", metavar="DIR", help="folder of the search (default: tuning/RECIPE-LOSS)")

@@ -101,9 +101,9 @@ class Reproduced(Shown):
         if self.setup.scale != "paper":
             note = "A CPU-sized experiment: compare its numbers with each other, not with the paper's."
             for name in dict.fromkeys(recipe.name for recipe in known.values() if recipe.name in EMBEDDED.values()):
-                note += f" {name} stands in for data that is not at hand (--data NAME=PATH)."
+                note += f" {name} is used instead of data that was not given (--data NAME=PATH)."
             if left := [paper for paper in recipes if paper not in known]:
-                note += f" Left out, as they have no sibling of this size: {', '.join(left)}."
+                note += f" Left out, because they have no version of this size: {', '.join(left)}."
             self.parts.append(note)
         self.seeds, first = len(self.setup.seeds), dict[str, str]()
         for paper, recipe in known.items():
@@ -152,12 +152,12 @@ def _table(result: Reproduced) -> None:
             )
         result.parts.append(_beside(experiment, paper, study, rows, pooled))
         if experiment.ten_bins:
-            told = "With 10 bins, the only ones that Patra's numbers are printed with; claims are judged with 15:"
-            result.parts += [told, _ten_bins(experiment, study, rows)]
+            about = "With 10 bins, the only ones that Patra's numbers are printed with; claims are judged with 15:"
+            result.parts += [about, _ten_bins(experiment, study, rows)]
         result.parts += _temperatures(paper, study, rows)
         if again:
             result.parts.append(
-                f"These are the networks of {again} above once more, beside other numbers of the paper: the claims are "
+                f"These are the networks of {again} above again, beside other numbers of the paper: the claims are "
                 "judged there."
             )
             continue
@@ -165,7 +165,9 @@ def _table(result: Reproduced) -> None:
         judged = [one for one in found if one is not None]
         result.judged += judged
         if how is None:
-            result.parts.append("Differences are of estimates without the bias of noise, not of the columns above.")
+            result.parts.append(
+                "Differences are between estimates without the bias of noise, not of the columns above."
+            )
         result.parts.append(_verdicts(judged))
         if result.name == "tableA":
             result.keep(_grids(study, rows))
@@ -314,7 +316,7 @@ def _figure1(result: Reproduced) -> None:
 def _figure2(result: Reproduced) -> None:
     rows = ("CE", "LS", "CPC", "MDCA", "MbLS", "CRL", "ACLS")
     result.parts.append(
-        f"Of the first seed; ACLS is the {FIRST}. Bars of accuracy have 95 % intervals, and so has each ECE."
+        f"From the first seed; ACLS is the {FIRST}. Accuracies and ECEs have 95 % intervals."
     )
     for _, study, _ in result.trained(_FIGURE_2, lines_of(rows)):
         figure, axes = canvas(1, len(rows), width=2.1 * len(rows), height=2.6)
@@ -349,9 +351,9 @@ def _figure3(result: Reproduced) -> None:
             regulariser.draw_activity(found[0][1], ax)
             paper = published.INACTIVE_SHARE[line.row] / 100
             off = over_seeds(shares, [paper] * len(shares), resolution=1 / found[0][1].n)
-            told = f"{line.row}: the regulariser is 0 for {100 * paper:.0f} % of samples, to within 10 points"
+            claim = f"{line.row}: the regulariser is 0 for {100 * paper:.0f} % of samples, to within 10 points"
             key = f"{study.recipe.name} | {study.method(label)} | inactive"
-            one = Judged(told, verdict_on(off, -NEAR, NEAR), off, regime=study.regime, key=key)
+            one = Judged(claim, verdict_on(off, -NEAR, NEAR), off, regime=study.regime, key=key)
             judged.setdefault(line.row, {})[line.form] = one
             mean = f"{100 * statistics.fmean(shares):.1f}"
             shown.add(label, f"{100 * paper:.0f}", mean, str(len(shares)), f"{gap:.1f}", one.verdict)
@@ -363,7 +365,7 @@ def _figure3(result: Reproduced) -> None:
             "With the margin condition the regulariser is 0 where no logit lies more than the margin, "
             f"{study.margin:g}, below the largest (nor, in the {FIRST}, the largest itself above it). A small network "
             "trained for a few epochs, whose median largest gap is below the margin, is hardly regularised. A share "
-            "counts as the paper's to within 10 points.",
+            "counts as reproduced within 10 points of the paper's.",
         ]
         result.keep(figure, study.recipe.name)
 
@@ -390,12 +392,12 @@ def _statistics(result: Reproduced) -> None:
         shown = Table(["statistic", "method", "paper %", "ours %", "seeds"], align="ll")
         for label in study.lines:
             flsd = label == "FLSD"
-            told = "gamma = 3 at the end of training" if flsd else "prediction altered by the regulariser's step"
+            what = "gamma = 3 at the end of training" if flsd else "prediction altered by the regulariser's step"
             paper = published.GAMMA_THREE_SHARE if flsd else published.ALTERED_SHARE
             folders = [study.folder(row).path for row in study.rows(label)]
             ours = [100 * (_gamma_three(folder) if flsd else altered(folder)) for folder in folders]
             if ours:
-                shown.add(told, label, f"{paper:g}", f"{statistics.fmean(ours):.2f}", str(len(ours)))
+                shown.add(what, label, f"{paper:g}", f"{statistics.fmean(ours):.2f}", str(len(ours)))
         result.parts += [
             shown,
             "Altered: the share of training samples, in batches of the last epoch, that the network predicts otherwise "

@@ -78,7 +78,7 @@ def advise(run: str | Path | Sequence[Mapping[str, float]]) -> CheckpointAdvice:
         raise InputError("there is no finished epoch to choose from")
     lacking = [name for name in ("epoch", *(f"val/{one}" for one in (*NUMBERS, "n"))) if name not in history[0]]
     if lacking:
-        raise InputError(f"the history lacks {', '.join(lacking)}: train the run anew with this version of acls")
+        raise InputError(f"the history lacks {', '.join(lacking)}: train the run again with this version of acls")
     epochs = tuple(
         Checkpoint(epoch=int(row["epoch"]) + 1, n=int(row["val/n"]), **{name: row[f"val/{name}"] for name in NUMBERS})
         for row in history
@@ -96,7 +96,7 @@ def advise(run: str | Path | Sequence[Mapping[str, float]]) -> CheckpointAdvice:
         Choice("nll", "probabilities as they are, a proper score", lowest("nll")),
         Choice("ece", "calibration alone, whatever the accuracy", lowest("ece")),
         Choice(NUMBERS[3], "calibration where a temperature will be fitted", lowest(NUMBERS[3])),
-        Choice("nll at accuracy", "the advice: least NLL among epochs that accuracy cannot tell apart", advised),
+        Choice("nll at accuracy", "recommended: lowest NLL among epochs that accuracy cannot tell apart", advised),
     )
     return CheckpointAdvice(epochs, unbeaten(epochs), close, rules)
 

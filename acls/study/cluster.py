@@ -230,5 +230,5 @@ def _files(place: Path) -> list[tuple[str, Path]]:
 
 
 def _stamp(file: Path) -> tuple[int, int]:
-    told = file.stat()
-    return told.st_size, told.st_mtime_ns
+    found = file.stat()
+    return found.st_size, found.st_mtime_ns

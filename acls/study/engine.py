@@ -75,7 +75,7 @@ def make_engine(name: str = "local", *, workers: int | None = None, address: str
     if workers is not None and workers < 1:
         raise InputError(f"--workers: expected 1 or more, got {workers}")
     if address is not None and name != "ray":
-        raise InputError("--address is that of a Ray cluster: add --engine ray")
+        raise InputError("--address is the address of a Ray cluster: pass --engine ray too")
     if name == "ray":
         from acls.study.cluster import Ray
 
@@ -162,17 +162,17 @@ def work_off(
             tries[number] += 1
             busy += 1
             begin(number)
-            _log.info("task %d of %d begins, try %d", number + 1, count, tries[number])
+            _log.info("task %d of %d starts, attempt %d", number + 1, count, tries[number])
         for number, result in finished():
             busy -= 1
             if not isinstance(result, Lost):
                 yield number, result
                 continue
-            _log.info("the worker of task %d is lost: %s", number + 1, result.how)
+            _log.info("the worker of task %d was lost: %s", number + 1, result.how)
             if tries[number] == most:
                 raise WorkerLost(
-                    f"task {number + 1} was begun {most} time{'s' * (most > 1)}, and each time its worker died, the "
-                    f"last with {result.how}; if that is for want of memory, fewer --workers may help"
+                    f"task {number + 1} was started {most} time{'s' * (most > 1)}, and its worker died each time, the "
+                    f"last time with {result.how}; if memory ran out, fewer --workers may help"
                 )
             waiting.appendleft(number)
 

@@ -38,10 +38,10 @@ def count_parts(batches: Batches, engine: Engine, *, by_group: bool = False, **s
     Rows have the same numbers as in one pass, so intervals and comparisons are the same as in one pass.
     """
     if settings.get("by_image"):
-        raise InputError("images may go from one part on to the next, so --by image needs one process: no --workers")
+        raise InputError("an image may continue in the next part, so --by image needs one process: leave out --workers")
     counts = [open_batches(path, batches.columns).n_rows for path in batches.files]
     if None in counts:
-        raise InputError("--workers needs files that tell how many rows they have, such as .parquet")
+        raise InputError("--workers needs files that store their number of rows, such as .parquet")
     firsts = itertools.accumulate([count or 0 for count in counts[:-1]], initial=0)
     parts = [
         FileTask(path.absolute(), batches.columns, first, by_group, settings)

@@ -141,12 +141,12 @@ class Progress:
             cell.run: cell.recipe.epochs if cell.run in self.finished else epochs_of(RunFolder(cell.place).metrics)
             for cell in self.cells
         }
-        told = f"{len(self.finished)}/{len(self.cells)} runs"
+        text = f"{len(self.finished)}/{len(self.cells)} runs"
         now = next((cell for cell in self.cells if cell.run not in self.finished), None)
         if now is not None:
             last = now.recipe.epochs
-            told += f", {now.method}, seed {now.recipe.seed}, epoch {min(epochs[now.run] + 1, last)}/{last}"
-        return sum(epochs.values()), told
+            text += f", {now.method}, seed {now.recipe.seed}, epoch {min(epochs[now.run] + 1, last)}/{last}"
+        return sum(epochs.values()), text
 
     @contextmanager
     def shown(self, *, show: bool) -> Iterator[None]:
@@ -156,14 +156,14 @@ class Progress:
         if bar is None or not self.cells:
             yield
             return
-        before, told = self.look()  # epochs done before say nothing about the speed and are not counted
-        task = bar.add_task(told, total=max(sum(cell.recipe.epochs for cell in self.cells) - before, 1))
+        before, text = self.look()  # epochs done before say nothing about the speed and are not counted
+        task = bar.add_task(text, total=max(sum(cell.recipe.epochs for cell in self.cells) - before, 1))
         over = threading.Event()
 
         def watch() -> None:
             while not over.wait(EVERY):
-                done, told = self.look()
-                bar.update(task, completed=done - before, description=told)
+                done, text = self.look()
+                bar.update(task, completed=done - before, description=text)
 
         with bar:
             threading.Thread(target=watch, daemon=True).start()
@@ -288,8 +288,8 @@ def _blank(cell: Cell, calibrator: Calibrator | None) -> Row:
     """Return the row of a cell before anything is measured."""
     recipe, posthoc = cell.recipe, calibrator_name(calibrator)
     settings = {"recipe": to_plain(recipe), "loss": recipe.loss.build().settings()}
-    empty, told = Result(0, {}), protocol(recipe)
-    return Row(cell.method, recipe.seed, posthoc, empty, told, recipe.name, "test", 0.0, cell.run, settings)
+    empty, measured = Result(0, {}), protocol(recipe)
+    return Row(cell.method, recipe.seed, posthoc, empty, measured, recipe.name, "test", 0.0, cell.run, settings)
 
 
 def _rows(cell: Cell) -> list[Row]:
@@ -353,19 +353,19 @@ def refuse_other_settings(rows: Sequence[Row], stored: Iterable[Row], study: str
                 continue
             if name == "model.source":
                 what = f"the source of {before['model.name']} has changed since {study} began"
-                raise InputError(f"{what}: restore it to go on, or take another folder")
+                raise InputError(f"{what}: restore it to continue, or pass another folder")
             raise InputError(f"{study} has runs with {name} {before.get(name)}, got {now[name]}: {remedy}")
 
 
 def _check_settings(cells: Sequence[Cell], stored: Sequence[Row]) -> None:
     """Raise an error, before any training, if the folder has stored or started runs with other settings."""
-    study, remedy = f"the study in {cells[0].folder}", "pass the same settings to go on with it, or another --out"
+    study, remedy = f"the study in {cells[0].folder}", "pass the same settings to continue it, or another --out"
     rows = [_blank(cell, None) for cell in cells]
     there = {row.run: row.method for row in stored}
     for row in rows:
         if there.get(row.run, row.method) != row.method:  # a default has changed since
             raise InputError(
-                f"{study} has {there[row.run]} in place of {row.method}: write it out in --methods, or {remedy}"
+                f"{study} has {there[row.run]} instead of {row.method}: write it in full in --methods, or {remedy}"
             )
     begun = [
         replace(row, settings={"recipe": to_plain(load_recipe(file))})

@@ -61,12 +61,12 @@ def share(folder: str | Path, out: str | Path, *, outputs: bool = True) -> Share
     """
     store, out = Store(folder), Path(out)
     if out.resolve() == store.folder.resolve():
-        raise InputError(f"{out} is the study itself: name another folder to share it in")
+        raise InputError(f"{out} is the study itself: pass another folder for the copy")
     rows = [_public_row(row) for row in store.rows()]
     if not rows:
         raise InputError(f"{folder} is the folder of a study that has no finished run yet")
     if not (out / STORE).exists() and out.is_dir() and any(out.iterdir()):
-        raise InputError(f"{out} holds other files: name a new folder, or one that a study was shared in before")
+        raise InputError(f"{out} contains other files: pass a new folder, or one that acls share wrote before")
     there = Store(out).rows() if (out / STORE).exists() else []
     _refuse_conflicts(rows, there, out)
     runs = {row.run: RunFiles(store.folder, row.run) for row in rows if row.run}
@@ -105,9 +105,9 @@ def _refuse_conflicts(rows: Sequence[Row], there: Sequence[Row], out: Path) -> N
     for row in rows:
         same, owner = cells.get(row.key), runs.get(row.run)
         if same is not None and same.result != row.result:
-            raise InputError(f"{out} has {row.method} of seed {row.seed} with other numbers: {remedy}")
+            raise InputError(f"{out} has {row.method} of seed {row.seed} with different numbers: {remedy}")
         if owner is not None and (owner.recipe, owner.method, owner.seed) != (row.recipe, row.method, row.seed):
-            raise InputError(f"{out} has another run by the name {row.run}, of {owner.method}: {remedy}")
+            raise InputError(f"{out} has another run named {row.run}, of {owner.method}: {remedy}")
 
 
 def _refuse_links(run: RunFiles) -> None:
@@ -116,7 +116,7 @@ def _refuse_links(run: RunFiles) -> None:
     for place in (one for one in places if one.exists()):
         if place.resolve() != root / place.relative_to(run.study):
             what = f"{place} is a link, which is not followed"
-            raise InputError(f"{what}: replace it by what it stands for, or remove it")
+            raise InputError(f"{what}: replace it with its target, or remove it")
 
 
 def _public_row(row: Row) -> Row:

@@ -85,7 +85,7 @@ class Store:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise InputError(f"cannot make the study's folder {folder}: {error.strerror}") from error
+                raise InputError(f"cannot create the study's folder {folder}: {error.strerror}") from error
         elif not self.path.is_file():
             raise InputError(f"{folder} is not the folder of a study: there is no {STORE} in it")
         columns = ", ".join(f"{name} {kind} NOT NULL" for name, kind in _COLUMNS.items())
@@ -100,7 +100,9 @@ class Store:
         try:
             return [_row(dict(zip(_COLUMNS, values, strict=True))) for values in found]
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise InputError(f"cannot use {self.path}: a row in it is not one of acls ({error}); restore it") from error
+            raise InputError(
+                f"cannot use {self.path}: a row in it was not written by acls ({error}); restore it"
+            ) from error
 
     def add(self, *rows: Row) -> None:
         """Store all rows or, if this fails, none; an existing row with the same key is replaced."""
@@ -192,7 +194,7 @@ class RunFiles:
             rows = csv.DictReader(io.StringIO(self.text(METRICS)))
             return [{name: float(value) for name, value in row.items()} for row in rows]
         except (ValueError, TypeError) as error:
-            raise InputError(f"{self.path / METRICS} does not hold numbers in every row: {error}") from error
+            raise InputError(f"{self.path / METRICS} does not contain numbers in every row: {error}") from error
 
     def recipe(self) -> Recipe | None:
         return self._loaded(RECIPE, load_recipe)
@@ -209,7 +211,7 @@ class RunFiles:
             return Predictions.load(self.path / TEST)
         shared = self._shared_outputs()
         if shared is None:
-            raise InputError(f"{self.path} holds no test outputs: {TEST} is missing")
+            raise InputError(f"{self.path} contains no test outputs: {TEST} is missing")
         found = Predictions.load(self.study / OUTPUTS, ignore_index=None, **shared["columns"])
         return replace(found, meta=shared["meta"])
 

@@ -111,8 +111,8 @@ class Search:
     @property
     def name(self) -> str:
         """The name of the study in the storage: the same search has the same name on every machine."""
-        told = json.dumps([_essential(self.recipe), [vars(axis) for axis in self.axes]], sort_keys=True)
-        return f"{self.recipe.name}-{self.recipe.loss.name}-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
+        text = json.dumps([_essential(self.recipe), [vars(axis) for axis in self.axes]], sort_keys=True)
+        return f"{self.recipe.name}-{self.recipe.loss.name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
     @property
     def owner(self) -> str:
@@ -139,8 +139,8 @@ class Search:
             why = next(iter(str(error).splitlines()), type(error).__name__)
             shown = re.sub("//[^/]*@", "//***@", address)  # without a password
             raise InputError(
-                f"the trials cannot be kept in {shown}: {why}. Pass a database's address as "
-                "--storage, sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME; or none, for a file in --out"
+                f"cannot store the trials in {shown}: {why}. Pass the address of a database as "
+                "--storage, sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME; or leave it out for a file in --out"
             ) from error
 
     def with_params(self, params: Mapping[str, Any]) -> Recipe:
@@ -320,7 +320,7 @@ def parse_space(text: str) -> list[Axis]:
     """
     axes = [_axis(part.strip()) for part in text.split(",") if part.strip()]
     if not axes:
-        raise InputError(f"the space is empty: write it as in {EXAMPLE}")
+        raise InputError(f"the space is empty: expected settings with values, as in {EXAMPLE}")
     if len({axis.name for axis in axes}) < len(axes):
         raise InputError(f"{text!r} names a setting twice")
     return axes
@@ -341,21 +341,21 @@ def show(params: Mapping[str, Any]) -> str:
 
 
 def _axis(text: str) -> Axis:
-    name, equals, told = (part.strip() for part in text.partition("="))
-    if not equals or not name or not told:
-        raise InputError(f"{text!r} is no setting with its values: write it as in {EXAMPLE}")
-    if ":" not in told:
-        words = [part.strip() for part in told.split("|")]
+    name, equals, values = (part.strip() for part in text.partition("="))
+    if not equals or not name or not values:
+        raise InputError(f"expected a setting with its values, as in {EXAMPLE}, got {text!r}")
+    if ":" not in values:
+        words = [part.strip() for part in values.split("|")]
         return Axis(name, tuple(x if isinstance(x := parse_value(word), int | float) else word for word in words))
-    ends = told.split(":")
+    ends = values.split(":")
     try:
         low, high = float(ends[0]), float(ends[1])
         log = ends[2:] == ["log"]
         step = None if log or len(ends) == 2 else float(ends[2])
     except ValueError:
-        raise InputError(f"{text!r} is no range: write low:high:step, low:high or low:high:log") from None
+        raise InputError(f"expected a range low:high:step, low:high or low:high:log, got {text!r}") from None
     if len(ends) > 3 or not low < high or (step is not None and step <= 0) or (log and low <= 0):
-        raise InputError(f"{text!r} is no range: low < high, a step above 0, and above 0 altogether for log")
+        raise InputError(f"expected a range with low < high, a step above 0 and, for log, low above 0, got {text!r}")
     if step is None:
         return Axis(name, low=low, high=high, log=log)
     count = math.floor((high - low) / step + 1e-9) + 1

@@ -14,4 +14,4 @@ class Limits:
     alpha: float = option(0.01, "probability of an alarm for data without drift", within="(0, 1)")
     psi: float = option(0.1, "smallest population stability index that matters", within="[0, inf)")
     drop: float = option(0.02, "smallest drop in accuracy that matters", within="[0, 1]")
-    label_shift: float = option(0.1, "smallest share of samples with another class that matters", within="[0, 1]")
+    label_shift: float = option(0.1, "smallest share of samples with a changed class that matters", within="[0, 1]")

@@ -272,10 +272,14 @@ class Diagnosis(Shown):
                 "logits-as-log-probs": "log-distribution" not in nearly_all,
             },
         }
-        what = "percent: divide it by 100" if low >= 0 and 1 < high <= 100 else "no probability"
+        what = (
+            "it looks like a percentage: divide it by 100"
+            if low >= 0 and 1 < high <= 100
+            else "this is not a probability"
+        )
         rows = {"unequal": unequal, "zeros": counts["true-class-zero"], "unlike": n - counts["log-distribution"]}
-        told = {name: _rows(count, n) for name, count in rows.items()}
-        found = _first(wrong[self.kind], seen=self, what=what, **told)
+        values = {name: _rows(count, n) for name, count in rows.items()}
+        found = _first(wrong[self.kind], seen=self, what=what, **values)
         flat = "softmax-of-distribution" in nearly_all and self.accuracy >= self.confidence + 0.05
         if self.n_classes and flat and all(finding.level == "note" for finding in found):
             found.append(_finding("double-softmax", seen=self, most=np.e / (np.e + self.n_classes - 1)))
@@ -300,14 +304,14 @@ class Diagnosis(Shown):
             "one-label": alike,
             "missing-class": present < k and self.usable >= 20 * k,
         }
-        told = {
+        values = {
             "rows": _rows(self.strangers.total(), self.usable),
             "label": strangers[0] if strangers else self.labels.argmax(),
             "some": _some(strangers, 5),
             "answer": "right" if self.right else "wrong",
             "classes": _classes((self.labels == 0).nonzero().flatten().tolist(), k),
         }
-        return _first(wrong, seen=self, top=k - 1, **told)
+        return _first(wrong, seen=self, top=k - 1, **values)
 
     def _about_agreement(self) -> list[Finding]:
         """Return findings about labels and predictions that are valid separately but do not match."""
@@ -323,8 +327,8 @@ class Diagnosis(Shown):
             "shuffled-labels": n >= 100 and accuracy < chance + noise and self.confidence > chance + 0.3,
             "never-predicted": k and n >= 20 * k and never,
         }
-        told = {"shift": shift, "share": count / n, "label": predicted.argmax(), "classes": _classes(never, k)}
-        return _first(wrong, seen=self, chance=chance, **told)
+        values = {"shift": shift, "share": count / n, "label": predicted.argmax(), "classes": _classes(never, k)}
+        return _first(wrong, seen=self, chance=chance, **values)
 
 
 class _Range:

@@ -149,7 +149,7 @@ class Drift(Shown):
         changed. The logit of a class that is not in the calibration set does not change.
         """
         if not 0 < len(self.shares_new) < MOST_CLASSES:
-            got = len(self.shares_new) or "stated confidences, which have none: fit them again by acls calibrate"
+            got = len(self.shares_new) or "stated confidences, which have none: fit them again with acls calibrate"
             raise InputError(f"expected 2 to {MOST_CLASSES - 1} classes to correct for their shares, got {got}")
         old, new = (torch.tensor(part, dtype=torch.float64) for part in (self.shares_calibration, self.shares_new))
         ratio = torch.where(old > 0, new.clamp(min=0.5 / self.n_new) / old.clamp(min=1e-300), 1.0)
@@ -197,17 +197,17 @@ class Drift(Shown):
         said = []
         if self.accuracy_alarm and self.accuracy_new is not None:
             said.append(
-                f"Accuracy fell from {self.accuracy_calibration:.2%} to {self.accuracy_new:.2%} by the new labels: "
-                "calibrate again on them, or train again."
+                f"Accuracy fell from {self.accuracy_calibration:.2%} to {self.accuracy_new:.2%} according to the new "
+                "labels: calibrate again on them, or train again."
             )
         if self.labels_alarm:
             changes = zip(self.shares_calibration, self.shares_new, strict=True)
             ratios = sorted(enumerate(changes), key=lambda pair: -abs(pair[1][1] - pair[1][0]))[:3]
             most = ", ".join(f"class {k} {old:.1%} to {new:.1%}" for k, (old, new) in ratios)
-            how = "by the new labels" if "labels" in self.checks else "as estimated from the predictions"
+            how = "according to the new labels" if "labels" in self.checks else "as estimated from the predictions"
             said.append(
-                f"Label shift: {self.label_shift:.1%} of the samples have other classes than before, {how} ({most}); "
-                "--out saves a calibrator that corrects for it."
+                f"Label shift: {self.label_shift:.1%} of the samples have different classes than before, {how} "
+                f"({most}); --out saves a calibrator that corrects for it."
             )
         if self.confidence_alarm:
             said.append(f"Drift ({moved}): check the new data, and calibrate again on labelled samples of it.")
@@ -250,7 +250,7 @@ def compare(
     if not isinstance(new, Profile):
         new = profile(new, replace(columns or Columns(), unlabelled=True), ignore_index=ignore_index)
     if calibration.labelled == 0:
-        raise InputError("the calibration set has no labels: they tell what accuracy its confidences mean")
+        raise InputError("the calibration set has no labels, which are needed to predict the accuracy")
     if new.n == 0:
         raise InputError("there are no new rows to check")
     before, after = calibration.table(), new.table()

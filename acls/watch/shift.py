@@ -175,7 +175,7 @@ def open_network(path: str | Path, *, data: DataOptions | None, model: ModelOpti
     """Return the session of a run with its best weights, of a weights file in a run, or of a network by name."""
     if is_network(path):
         if data is None or model is None:
-            raise InputError(f"{path} is a network, not a run: say on which data, as in --data folder --root IMAGES")
+            raise InputError(f"{path} is a network, not a run: pass the data too, as in --data folder --root IMAGES")
         base = find("custom_segmentation" if "segmentation" in data.name or data.name == "voc" else "custom")
         return Session(replace(base, data=data, model=replace(model, name=str(path))))
     place = Path(path)

@@ -117,7 +117,7 @@ def test_binary_scores_are_those_of_class_1(shape, dtype):
         (LOGITS, np.eye(4)[LABELS], "multilabel"),
         (LOGITS, np.eye(4)[LABELS][:, :3], "multilabel"),
         (PROBS[:, 0], np.eye(4)[LABELS], r"got shape \(300, 4\) for scores of shape \(300,\).*multilabel"),
-        (LOGITS[:, 0], LABELS, "expected 0 and 1 with one score per row, got [23]"),
+        (LOGITS[:, 0], LABELS, "expected 0 or 1 with one score per row, got [23]"),
         (LOGITS, LABELS + 0.5, "expected class ids, got"),
         (LOGITS, np.array(["cat"] * 300), "labels: expected numbers, got ndarray of <U3: pass class ids"),
         (np.array([["cat"]]), LABELS, "scores: expected numbers, got ndarray of <U3: pass an array of numbers"),

@@ -211,12 +211,12 @@ def test_weights_of_maps_count_for_their_pixels():
     weighted = acls.calibrate(maps, labels, "probs", sample_weight=weight)
     repeated = acls.calibrate(maps.repeat(weight, 0), labels.repeat(weight, 0), "probs")
     assert float(weighted.temperature) == pytest.approx(float(repeated.temperature), rel=1e-6)
-    with pytest.raises(InputError, match=r"expected sample_weight of shape \(10,\), a number per row or map"):
+    with pytest.raises(InputError, match=r"expected sample_weight of shape \(10,\), one number per row or map"):
         acls.evaluate(maps, labels, "probs", sample_weight=np.ones(360))
 
 
 def test_a_page_refuses_weights_that_it_would_not_show(tmp_path):
-    with pytest.raises(InputError, match="write_report takes no sample_weight"):
+    with pytest.raises(InputError, match="write_report does not support sample_weight"):
         acls.write_report(tmp_path / "page.html", PROBS, LABELS, "probs", sample_weight=np.ones(400))
 
 

@@ -66,7 +66,7 @@ def test_tables_share_their_runs_and_say_what_stands_in(tmp_path, capsys, monkey
     assert main(["reproduce", "figure3", *words]) == 0
     assert {row.key: row.seconds for row in Store(tmp_path / "studies" / "digits_cnn").rows()} == before
     out = capsys.readouterr().out
-    assert "digits_cnn stands in for data that is not at hand" in " ".join(out.split())
+    assert "digits_cnn is used instead of data that was not given" in " ".join(out.split())
     assert "ACLS, margin (authors' code)            -  1.05  1.03" in out  # an aligned table, not Markdown
     assert "| ACLS, margin (Eq. 13) | - | 1.05 | 1.03 |" in (tmp_path / "table6.md").read_text()
     assert "digits_cnn: small_cnn, 1 epoch, batches of 64, 2 seeds" in out
@@ -89,7 +89,7 @@ def test_what_stands_in_for_two_data_sets_is_judged_once(tmp_path, monkeypatch):
     assert "| ACLS (stopped) | 95.40 |" in text
     assert "(in the paper: cifar10_resnet50)" in text
     second = text.partition("(in the paper: tiny_imagenet_resnet50)")[2]
-    assert "the networks of cifar10_resnet50 above once more" in second
+    assert "the networks of cifar10_resnet50 above again" in second
     assert text.count("ACLS has a lower ECE than CE") == 1
     assert "Of 3 distinct claims" in (tmp_path / "summary.md").read_text()  # ECE, AECE, accuracy; Table 1 adds none
 
@@ -117,7 +117,7 @@ def test_data_are_named_as_a_comparison_names_them_so_that_runs_are_shared(tmp_p
     [
         (["tabel3"], "did you mean 'table3'"),
         (["all", "table1"], "pass it alone"),
-        (["table3", "--data", "cifar10"], "write NAME=PATH"),
+        (["table3", "--data", "cifar10"], "expected NAME=PATH"),
         (["table3", "--data", "cifr10=."], "did you mean 'cifar10'"),
         (["table3", "--data", "cifar10=nowhere.zip"], "there is no nowhere.zip"),
         (["table3", "--seeds", "0"], "--seeds: expected a whole number in [1, 1000]"),
@@ -181,7 +181,7 @@ def test_the_whole_paper_runs_through(tmp_path):
     for name in NAMES:
         assert (tmp_path / f"{name}.md").stat().st_size > 100, name
     table3 = (tmp_path / "table3.md").read_text()
-    assert "Left out, as they have no sibling of this size: cifar10_resnet101" in table3
+    assert "Left out, because they have no version of this size: cifar10_resnet101" in table3
     assert "synthetic_unet" in (tmp_path / "table4.md").read_text()
 
 

@@ -71,7 +71,7 @@ def test_the_command_prints_rules_and_draws(made, capsys):
     [
         ("epoch,val/accuracy\n0,0.5\n", "lacks val/nll"),
         (HEADER + "\n", "no finished epoch"),
-        (HEADER + "\n0,much,1,1,1,1\n", "does not hold numbers"),
+        (HEADER + "\n0,much,1,1,1,1\n", "does not contain numbers"),
     ],
 )
 def test_histories_that_cannot_be_weighed_are_refused(tmp_path, text, message):

@@ -130,7 +130,7 @@ def test_a_metric_without_a_value_is_null_in_json(tmp_path, capsys):
 )
 def test_what_says_how_to_run_a_study_is_refused_beside_saved_predictions(outputs, capsys, words):
     assert main(["compare", "--predictions", *files(outputs, "fits", "shouts"), *words]) == 2
-    assert f"but {words[0]} is for networks to train" in capsys.readouterr().err
+    assert f"but {words[0]} is for training" in capsys.readouterr().err
 
 
 def test_models_that_are_alike_are_not_marked(outputs, capsys):
@@ -148,9 +148,9 @@ def test_models_that_are_alike_are_not_marked(outputs, capsys):
     ("arguments", "message"),
     [
         (["--predictions", "{0}/fits.npz"], "two files or more"),
-        (["digits_cnn", "--predictions", "{0}/fits.npz", "{0}/alike.npz"], "digits_cnn is for networks to train"),
+        (["digits_cnn", "--predictions", "{0}/fits.npz", "{0}/alike.npz"], "digits_cnn is for training"),
         (["--predictions", "{0}/fits.npz", "{0}/fits.npz"], "twice"),
-        (["--predictions", "{0}/fits.npz", "{0}/other.npz"], "other labels"),
+        (["--predictions", "{0}/fits.npz", "{0}/other.npz"], "different labels"),
         (
             ["--predictions", "{0}/fits.npz", "{0}/pixels.npz"],
             "pixels.npz and {0}/fits.npz: expected the image of each row in both files or in neither",

@@ -91,10 +91,10 @@ def tune_with(tmp_path, monkeypatch):
 
 
 def test_the_command_line_says_in_one_line_that_workers_died_and_how_to_go_on(tune_with, capsys):
-    assert tune_with(WorkerLost("task 1 was begun 3 times; fewer --workers may help")) == 1
+    assert tune_with(WorkerLost("task 1 was started 3 times; fewer --workers may help")) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("acls tune: task 1 was begun 3 times; fewer --workers may help")
-    assert "same command continues" in line
+    assert line.startswith("acls tune: task 1 was started 3 times; fewer --workers may help")
+    assert "Run the same command again" in line
 
 
 def test_errors_of_the_program_itself_show_their_traceback_on_request(tune_with, capsys):

@@ -128,7 +128,7 @@ def test_one_network_is_fitted_with_a_class_of_a_notebook(tmp_path):
 
     result = acls.fit(Local, Noisy(24), Noisy(8), Noisy(8), loss="CE", settings=FAST, out=tmp_path / "run", show=False)
     assert 0 <= result.test["accuracy"] <= 1
-    with pytest.raises(InputError, match="handed over in Python"):
+    with pytest.raises(InputError, match="was passed in Python"):
         resume(tmp_path / "run")
 
 
@@ -146,7 +146,7 @@ def test_what_cannot_be_data_or_a_model_is_said():
         ({"model": "mlp", "train": (x, [0, 1]), "test": (x, [0, 1])}, "of the same length"),
         ({"model": "mlp", "train": 3, "test": 3}, "got int"),
         ({"model": "mlp", "train": (x, [0, 1, 0, 1])}, "train= and test="),
-        ({"model": "mlp", "train": (x, [0, -1, 0, 1]), "test": (x, [0, 1, 0, 1])}, "class ids from 0"),
+        ({"model": "mlp", "train": (x, [0, -1, 0, 1]), "test": (x, [0, 1, 0, 1])}, "class ids starting at 0"),
     ):
         with pytest.raises(InputError, match=message):
             acls.fit(**call)

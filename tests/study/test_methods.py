@@ -46,7 +46,7 @@ def test_fields_reach_the_recipe_and_techniques_stack():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("CutMix(probability=1)", "CutMix has no field 'probability': there are alpha, base, prob"),
+        ("CutMix(probability=1)", "CutMix has no field 'probability': choose from alpha, base, prob"),
         ("CutMix(prob=often)", "data.mix_prob: expected a number"),
         ("CutMx", "there is no method 'CutMx': did you mean 'CutMix'"),
         ("MCDropout(rate=2)", "model.dropout: expected a number in"),
@@ -85,5 +85,5 @@ def test_a_stored_name_means_what_it_was_trained_with_though_a_default_has_chang
     then = {**row.settings["loss"], "weight": 0.5}  # as if 0.5 had been the default
     Store(tmp_path).add(replace(row, settings={**row.settings, "loss": then}))
     assert [row.method for row in Store(tmp_path).rows()] == ["MDCA(weight=0.5)"]
-    with pytest.raises(InputError, match=r"has MDCA\(weight=0.5\) in place of MDCA: write it out in --methods"):
+    with pytest.raises(InputError, match=r"has MDCA\(weight=0.5\) instead of MDCA: write it in full in --methods"):
         run_study(cells, HERE)

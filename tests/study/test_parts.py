@@ -63,7 +63,7 @@ def test_parts_of_other_classes_are_refused(parts):
 
 
 def test_images_are_not_shared_out(parts):
-    with pytest.raises(InputError, match="no --workers"):
+    with pytest.raises(InputError, match="leave out --workers"):
         count_parts(open_batches(parts), HERE, by_image=True)
 
 

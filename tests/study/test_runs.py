@@ -167,7 +167,7 @@ def test_pixels_of_an_image_are_resampled_together_and_miou_is_told(tmp_path):
 
 def test_rows_of_another_protocol_do_not_get_into_one_table(finished):
     one, *rest = Store(finished).rows()
-    with pytest.raises(InputError, match=r"cannot stand in one table: bins is 10"):
+    with pytest.raises(InputError, match=r"cannot be in one table: bins is 10"):
         results_table([replace(one, protocol={**one.protocol, "bins": 10}), *rest])
 
 

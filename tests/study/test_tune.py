@@ -189,11 +189,11 @@ def test_ranges_have_ends_and_a_scale():
     ("space", "message"),
     [
         ("", "is empty"),
-        ("margin", "no setting with its values"),
+        ("margin", "expected a setting with its values"),
         ("margin=3:1:1", "low < high"),
-        ("margin=0:1:log", "above 0 altogether"),
-        ("margin=1:2:3:4", "no range"),
-        ("margin=a:b", "no range"),
+        ("margin=0:1:log", "for log, low above 0"),
+        ("margin=1:2:3:4", "expected a range"),
+        ("margin=a:b", "expected a range"),
         ("margin=1|2,margin=3", "twice"),
         ("margn=1|2", "did you mean 'margin'"),
         ("optim.lrr=1|2", "did you mean"),
@@ -230,7 +230,7 @@ def test_both_ends_of_a_range_are_checked(tmp_path):
 @pytest.mark.parametrize("below", ["", "deeper"])
 def test_a_file_in_the_folders_place_is_named(tmp_path, below):
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"cannot make the folder .*file.*another --out"):
+    with pytest.raises(InputError, match=r"cannot create the folder .*file.*another --out"):
         tune(search(tmp_path / "file" / below), HERE)
 
 
@@ -239,7 +239,7 @@ def test_a_file_in_the_folders_place_is_named(tmp_path, below):
     ["sqlit:///foo", "nonsense", "sqlite:////there/is/no/such.db", "redis://localhost", "postgresql://localhost/none"],
 )
 def test_a_storage_that_cannot_be_used_is_named_with_the_way_out(tmp_path, storage):
-    with pytest.raises(InputError, match=rf"cannot be kept in {storage}: .*sqlite:///FILE") as caught:
+    with pytest.raises(InputError, match=rf"cannot store the trials in {storage}: .*sqlite:///FILE") as caught:
         tune(search(tmp_path, storage=storage), HERE)
     assert "\n" not in str(caught.value)
 

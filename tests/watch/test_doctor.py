@@ -40,13 +40,13 @@ CASES = {
         r"applied twice: no confidence exceeds 0\.2320",
     ),
     "sums": (lambda z, y: Predictions(z[:300].sigmoid(), y[:300], "probs"), r"300 of 300 rows \(100\.00%\) of probs"),
-    "logits-as-probs": (lambda z, y: Predictions(z, y, "probs"), "look like logits: name them as logits"),
-    "log-probs-as-probs": (lambda z, y: Predictions(z.log_softmax(1), y, "probs"), "name them as log_probs"),
+    "logits-as-probs": (lambda z, y: Predictions(z, y, "probs"), "look like logits: pass them as logits"),
+    "log-probs-as-probs": (lambda z, y: Predictions(z.log_softmax(1), y, "probs"), "pass them as log_probs"),
     "percent": (lambda z, y: Predictions(100 * z.softmax(1), y, "probs"), "divide them by 100"),
     "rounded": (lambda z, y: Predictions((z / 9).softmax(1).round(decimals=3), y, "probs"), "rounded values"),
     "zero": (lambda z, y: Predictions(torch.eye(10)[z.argmax(1)], y, "probs"), "probability 0: the NLL is infinite"),
     "class-axis": (lambda z, y: Predictions(z.softmax(0), y, "probs"), "over the wrong axis"),
-    "probs-as-log-probs": (lambda z, y: Predictions(z.softmax(1), y, "log_probs"), "are probabilities: name them"),
+    "probs-as-log-probs": (lambda z, y: Predictions(z.softmax(1), y, "log_probs"), "are probabilities: pass them"),
     "logits-as-log-probs": (lambda z, y: Predictions(z, y, "log_probs"), "they look like logits"),
     "labels-from-1": (lambda z, y: Predictions(z, y + 1, "logits"), "run from 1 to 10: they count from 1"),
     "shifted-labels": (
@@ -68,10 +68,10 @@ CASES = {
     "one-prediction": (lambda z, y: Predictions(z / 9 + torch.eye(10)[3] * 9, y, "logits"), "class 3 is predicted"),
     "constant-class": (lambda z, y: Predictions(_set(z, (slice(None), 3), 0.0), y, "logits"), "class 3 has the same"),
     "constant": (lambda z, y: Predictions(z[:1].expand(2000, 10), y, "logits"), "all rows are the same"),
-    "shuffled-labels": (lambda z, y: Predictions(z, y.flip(0), "logits"), "labels are in another order"),
+    "shuffled-labels": (lambda z, y: Predictions(z, y.flip(0), "logits"), "labels are in a different order"),
     "nan": (
         lambda z, y: Predictions(_set(z, (torch.tensor([7, 40]), 3), float("nan")), y, "logits"),
-        r"2 of 2000 rows \(0\.10%\) hold NaN or infinity, the first is row 7",
+        r"2 of 2000 rows \(0\.10%\) contain NaN or infinity, the first is row 7",
     ),
     "duplicates": (
         lambda z, y: Predictions(torch.cat([z, z[:100]]), torch.cat([y, y[:100]]), "logits"),
@@ -79,7 +79,7 @@ CASES = {
     ),
     "confidence": (
         lambda z, y: Predictions(None, y, "triples", confidence=90 * z.softmax(1).amax(1), predicted=z.argmax(1)),
-        "looks like percent",
+        "looks like a percentage",
     ),
     "empty": (lambda z, y: Predictions(z[:0], y[:0], "logits"), "no rows"),
 }  # fmt: skip

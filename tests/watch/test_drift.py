@@ -196,7 +196,7 @@ def test_a_calibrator_is_saved_only_where_the_classes_have_shifted_or_by_force(f
     out = tmp_path / "shift.safetensors"
     command = ["drift", str(files / "calibration.npz"), str(files / "same.npz"), "--quiet", "--out", str(out)]
     assert main(command) == 0
-    assert "Nothing is saved, as the classes' shares have not changed; --force saves" in " ".join(
+    assert "Nothing is saved, because the class frequencies have not changed; --force saves" in " ".join(
         capsys.readouterr().out.split()
     )
     assert not out.exists()
