@@ -226,14 +226,14 @@ def about_baseline(ranked: Ranked) -> str:
 
 
 def _few(found: SeedDifference) -> str:
-    return "one seed" if found.seeds == 1 else "seeds all alike"
+    return "one seed" if found.seeds == 1 else "seeds with equal results"
 
 
 def about_tests(ranked: Sequence[Ranked]) -> str:
     """Say whether there is a best method by any metric, and explain the p-values of `ranking_table`."""
-    told = any(one.significant for one in ranked)
-    lead = "Best by: p is of another method being as good" if told else "By no metric does one method stand out"
-    return f"{lead}; p-values are corrected for their number (Holm), but for that of the ECE as trained."
+    known = any(one.significant for one in ranked)
+    lead = "Best by: p tests that another method is as good" if known else "No method stands out by any metric"
+    return f"{lead}; p-values are corrected for their number (Holm), except for the ECE as trained."
 
 
 def about_ranking(ranked: Ranked) -> str:
@@ -250,7 +250,7 @@ def about_ranking(ranked: Ranked) -> str:
     by = f"{show(ranked.means[best])} %{' debiased' * ranked.debiased}, {show(abs(found.value))} points below {other}"
     lead = f"{best} has the lowest ECE{after}, {by}"
     if math.isinf(found.low):
-        return f"{lead}; {_few(found)} cannot tell that from chance: compare at least two, better five."
+        return f"{lead}; {_few(found)} cannot tell this from chance: compare at least two seeds, preferably five."
     low, high = sorted(math.copysign(1, found.value) * end for end in (found.low, found.high))
     ends = f"{show(low)} to {show(high)}" if low >= 0 else f"{show(-low)} above to {show(high)} below"
     worth = f"(95 % interval {ends}; p {show_p(found.p)})"
@@ -332,6 +332,6 @@ def _refuse_mixed(records: Sequence[Record]) -> None:
             mine, theirs = (record.protocol.get(name) for record in (records[0], one))
             if mine != theirs:
                 raise InputError(
-                    f"{records[0].method} and {one.method} cannot stand in one table: {name} is {mine!r} for one, "
+                    f"{records[0].method} and {one.method} cannot be in one table: {name} is {mine!r} for one, "
                     f"{theirs!r} for the other; choose the rows of one protocol"
                 )

@@ -55,7 +55,7 @@ class Table:
     def show(self, form: str) -> str:
         """Return the table in a format: text, markdown, latex, csv or html."""
         if form not in FORMS:
-            raise InputError(f"there is no table {form!r}{suggest(form, FORMS)}")
+            raise InputError(f"there is no table format {form!r}{suggest(form, FORMS)}")
         return FORMS[form](self)
 
     def text(self, width: int | None = None) -> str:

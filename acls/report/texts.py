@@ -105,7 +105,7 @@ def _by_protocol(found: ProtocolResults) -> Parts:
     for one in found.protocols:
         used = any(one.name in measured for measured in found.numbers.values())
         needs = "the image of each row (--image NAME)" if one.images else "the scores of all classes"
-        yield f"{one.name}: {one.why if used else f'left out, as it needs {needs}'}."
+        yield f"{one.name}: {one.why if used else f'left out, because it needs {needs}'}."
 
 
 def _advice(advice: Advice) -> Parts:
@@ -120,11 +120,11 @@ def _advice(advice: Advice) -> Parts:
     if advice.changes is not None:
         yield Verbatim(f"\non {advice.test_name}, which no method has seen:\n")
         yield from (tested_table(advice.test, advice.changes), "")
-        yield "p: of no change in that metric against the model as it is."
+        yield "Each p tests that the metric is the same as for the model as it is."
     if advice.out:
         saved, out = advice.saved, advice.out
-        use = f"{saved.name} is saved as {out}; use it: acls apply {out} IN OUT" if saved else ""
-        yield from ("", use or "Nothing is saved: --force saves the best of them all the same.")
+        use = f"{saved.name} is saved as {out}; use it with: acls apply {out} IN OUT" if saved else ""
+        yield from ("", use or "Nothing is saved; --force saves the best calibrator anyway.")
 
 
 def _comparison(found: Comparison) -> Parts:
@@ -170,7 +170,7 @@ def _report(found: Report) -> Parts:
 def _drift(found: Drift) -> Parts:
     from acls.results import show_p
 
-    unsaved = " Nothing is saved, as the classes' shares have not changed; --force saves all the same."
+    unsaved = " Nothing is saved, because the class frequencies have not changed; --force saves anyway."
     yield ("ALARM: " if found.alarm else "") + found.verdict() + (unsaved if found.out and not found.saved else "")
     if found.by_image:
         yield "The rows of an image are not independent: images were counted, not rows."
@@ -181,7 +181,7 @@ def _drift(found: Drift) -> Parts:
     table.add("accuracy predicted from the confidences %", "", percent(found.accuracy_by_confidence))
     table.add("accuracy predicted by a threshold (ATC) %", "", percent(found.accuracy_by_threshold))
     if found.accuracy_new is not None:
-        table.add("accuracy by its labels %", "", percent(found.accuracy_new))
+        table.add("accuracy from its labels %", "", percent(found.accuracy_new))
     tests = Table(["test", "distance", "p"])
     for name, check in found.checks.items():
         tests.add(_CHECKS[name], f"{check.distance:.4f}", show_p(check.p).removeprefix("= "))
@@ -203,9 +203,9 @@ def _shift(found: Shift) -> Parts:
         table.add(one.corruption, str(one.severity), *map(percent, shares), best, one.verdict)
     yield from (found.verdict(), "", table, "")
     yield (
-        f"T: whether the temperature {found.temperature:.3f} of the clean validation part holds here (ECE within "
-        "noise), or else helps or hurts; maybe: the change may be chance. Floor: the ECE of a calibrated model at "
-        "this n. Best T: what would fit here."
+        f"T: whether the temperature {found.temperature:.3f} fitted on the clean validation part holds here (ECE "
+        "within noise), helps or hurts; maybe: the change may be chance. Floor: the ECE of a calibrated model at this "
+        "n. Best T: what would fit here."
     )
     if found.dense:
         yield "Pixels of one image are not independent: the noise floors are too low, and effects too sure."
@@ -228,11 +228,11 @@ def _checkpoints(advice: CheckpointAdvice) -> Parts:
     yield (
         f"Keep epoch {advice.rules[-1].keep.epoch}: of {len(advice.epochs)} epochs, {len(advice.close)} are within a "
         f"standard error of the best accuracy (n = {advice.epochs[0].n:,}), with an ECE from {percent(low)} to "
-        f"{percent(high)} %, and this one has their lowest NLL."
+        f"{percent(high)} %, and this one has the lowest NLL of these."
     )
     yield from ("", table, "")
     yield "front of accuracy and ECE: epochs " + ", ".join(str(one.epoch) for one in advice.front)
-    yield "`acls train --select nll` keeps the epoch of the lowest NLL."
+    yield "`acls train --select nll` keeps the epoch with the lowest NLL."
 
 
 def _trials(found: Found) -> Parts:
@@ -246,8 +246,8 @@ def _trials(found: Found) -> Parts:
         yield f"No trial reaches an accuracy of {percent(found.floor)} %."
     else:
         yield (
-            f"Lowest ECE with an accuracy of {percent(found.floor)} % or more: {show(found.best.params)}. It is the "
-            f"lowest of {len(found.trials)}, and so flatters: measure it on the test part by `{found.command}`."
+            f"Lowest ECE with an accuracy of {percent(found.floor)} % or more: {show(found.best.params)}. The lowest "
+            f"ECE of {len(found.trials)} trials is too optimistic: measure it on the test part with `{found.command}`."
         )
     yield from ("", table, "")
     rest = ", ".join(f"{n} {what}" for n, what in ((found.pruned, "pruned"), (found.failed, "failed")) if n)
@@ -294,7 +294,7 @@ def _explained(found: Explanation) -> Parts:
     ruled = {method: one for method, one in found.methods.items() if "formula" in one}
     if len(ruled) < len(found.methods):
         without = ", ".join(method for method in found.methods if method not in ruled)
-        yield from ("", f"Not functions of one sample, so without a row below: {without}.")
+        yield from ("", f"Not functions of a single sample, so not in the table below: {without}.")
     if not ruled:
         return
     yield Verbatim("\nThe label is lowered by f C at the pivot class and raised by f C at the others:\n")
@@ -324,9 +324,9 @@ def _methods(found: MethodList) -> Parts:
     yield (
         "AR, CR, ACR: regularisers that smooth labels adaptively, under a condition, or both, in the terms of the ACLS "
         "paper. Every method also takes ignore_index, reduction and class_weight. A recipe sets the margin published "
-        "for its data, 6 for digits and CIFAR-10 and 10 elsewhere, in every method that has one and is given no other."
+        "for its data, 6 for digits and CIFAR-10 and 10 elsewhere, in every method that has one, unless you set it."
     )
-    yield from ("", "As methods of acls compare, also, each with base=LOSS for another loss than cross-entropy:")
+    yield from ("", "acls compare also takes these methods, each with base=LOSS for a loss other than cross-entropy:")
     for name, technique in found.techniques.items():
         values = ", ".join(f"{field}={default!r}" for field, (_, default) in technique.fields.items())
         yield f"{name}({values}): {technique.about}"

@@ -99,11 +99,11 @@ def differences(results: Mapping[str, Result]) -> Differences:
     for name in others:
         other = results[name]
         if (other.labels, other.rows) != (first.labels, first.rows):
-            left_out[name] = "it has other labels"
+            left_out[name] = "it has different labels"
         elif first.blocks is None or other.blocks is None or first.suite is None or other.suite is None:
             left_out[name] = "the counts that a comparison needs were not saved"
         elif first.blocks.used < 2:
-            left_out[name] = f"the rows form one {first.unit}"
+            left_out[name] = f"all rows belong to one {first.unit}"
         else:
             pairs[name] = (other.suite, other.blocks), (first.suite, first.blocks)
     many = len(pairs)

@@ -71,7 +71,9 @@ class Counts:
         first = self.first + self.rows
         self.labels = (self.labels + _hash(p.labels, first)) % 2**64
         if self.by_image and p.image is None:
-            raise InputError("expected the image of each row, got none: name its column, as in --image NAME")
+            raise InputError(
+                "expected the image of each row, got none: pass the name of its column, as in --image NAME"
+            )
         unit = p.image if self.by_image and p.image is not None else torch.arange(first, first + len(p))
         units = self.unit != "row"
         if self.detailed:
@@ -83,7 +85,7 @@ class Counts:
         if not by_group:
             return
         if p.group is None:
-            raise InputError("there is no group to go by: name its column, as in --group NAME")
+            raise InputError("there are no groups: pass the name of their column, as in --group NAME")
         codes = p.group.unique().tolist()  # type: ignore[no-untyped-call]
         many = len(self.groups.keys() | set(codes)) > GROUPED_IMAGES
         for code in codes:
@@ -223,7 +225,9 @@ def measure(
     for batch in batches:
         p = batch.labelled(ignore_index)
         if p.weight is not None:
-            raise InputError("protocols are those of published numbers, of rows of equal weight: leave the weights out")
+            raise InputError(
+                "protocols do not support weights, because published numbers have none: leave the weights out"
+            )
         if meters is None:
             images, scores = p.image is not None, p.scores is not None
             fit = [one for one in protocols if (images or not one.images) and (scores or one.temperature == "none")]

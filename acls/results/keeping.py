@@ -62,10 +62,10 @@ def save(result: Result, file: Path, key: str) -> None:
 
 def restore(file: Path, key: str | None = None) -> Result:
     """Read a result that `save` wrote; raise an error if it belongs to another ``key``."""
-    tensors, told = load_tensors(file)
-    if key is not None and told["key"] != key:
-        raise InputError(f"{file} holds the result of other predictions")
-    meta = {name: json.loads(told[name]) for name in ("result", "suite", "about", "mistakes", "meta")}
+    tensors, stored = load_tensors(file)
+    if key is not None and stored["key"] != key:
+        raise InputError(f"{file} contains the result of other predictions")
+    meta = {name: json.loads(stored[name]) for name in ("result", "suite", "about", "mistakes", "meta")}
     resamples = Resampled(under("resamples/", tensors), tensors["units"]) if "units" in tensors else None
     return replace(
         Result.from_json(meta["result"]),

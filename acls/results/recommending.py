@@ -137,7 +137,7 @@ def recommend(
     predictions = Predictions.concat(list(slices(source, columns, ignore_index=ignore_index))).labelled(ignore_index)
     scores = predictions.scores if predictions.kind == "probs" else None
     zeros = 0 if scores is None else int((scores == 0).sum())
-    rounded = f"{zeros:,} probabilities are 0, so they were rounded; each is taken for {ZERO:g}"
+    rounded = f"{zeros:,} probabilities are 0, so they were rounded; each is replaced by {ZERO:g}"
     logits, labels = predictions.logits(), predictions.target()
     image, weight = predictions.image, predictions.weight
     candidates = []
@@ -162,7 +162,7 @@ def _text(chosen: Candidate | None, tried: int) -> str:
     scalars = [f"{name} = {value:.4g}" for name, value in chosen.parameters.items() if isinstance(value, float)]
     reason = chosen.judgement.why.removeprefix("use it: ")
     if tried > 1:
-        reason += "; none of those within a standard error of the best is simpler"
+        reason += "; no simpler method is within a standard error of the best"
     shown = chosen.name + "()" * ("(" not in chosen.name) + (f" with {', '.join(scalars)}" if scalars else "")
     return f"Recommended: {shown}: {reason}."
 

@@ -77,7 +77,9 @@ class Result(Shown):
         try:
             return self.estimates[name].value
         except KeyError:
-            raise InputError(f"expected a metric of this result, got {name!r}: {', '.join(self.estimates)}") from None
+            raise InputError(
+                f"expected a metric of this result, got {name!r}: choose from {', '.join(self.estimates)}"
+            ) from None
 
     def get(self, name: str) -> float | None:
         """Return the value of a metric, or None if it is missing; ``ece_floor`` is the noise floor of the ECE."""
@@ -113,7 +115,7 @@ class Result(Shown):
     def plot(self, ax: Any = None) -> Any:
         """Draw the reliability diagram on ``ax``, or on a new figure, and return the axes."""
         if self.suite is None:
-            raise InputError("a result that was read from a file or a store holds no sums to draw: evaluate again")
+            raise InputError("a result that was read from a file or a store has no sums to draw: evaluate again")
         reliability = require("acls.report.figures.reliability", extra="plot")  # above this package, and an extra
         return reliability.plot(self.suite.bins.reliability(), ax, cells=self.suite.confidences.cells())[1]
 

@@ -57,7 +57,7 @@ def direction(result: Result) -> str:
     """Say whether a model is overconfident, underconfident, or partly both."""
     over, under = (result.get(name) or 0.0 for name in ("overconfidence", "underconfidence"))
     ways = ("overconfident", "underconfident") if over >= under else ("underconfident", "overconfident")
-    return f"mostly {ways[0]}, in part {ways[1]}" if min(over, under) > BOTH * (over + under) else ways[0]
+    return f"mostly {ways[0]}, partly {ways[1]}" if min(over, under) > BOTH * (over + under) else ways[0]
 
 
 def _of_result(result: Result) -> Verdict:
@@ -78,7 +78,7 @@ def _of_result(result: Result) -> Verdict:
     else:
         off = result.p < LEVEL
         how = f"p {show_p(result.p)}"
-    n = f"so many {result.unit}s" if result.unit == "image" else f"n = {result.n:,}"
+    n = f"this many {result.unit}s" if result.unit == "image" else f"n = {result.n:,}"
     if off:
         return Verdict(True, result.p, f"Miscalibrated, {direction(result)} ({how}): {means}{size}.")
     return Verdict(False, result.p, f"No miscalibration beyond chance at {n} ({how}): {means}{size}.")
@@ -100,17 +100,20 @@ def remarks(result: Result) -> list[str]:
     """Return remarks that help to interpret the numbers."""
     found = []
     if result.bounds:
-        off = ", ".join(f"{metric(name).label} by {100 * bound:.4f} %" for name, bound in result.bounds.items())
-        found.append(f"Computed from a fine histogram of confidences, so off from the exact value by at most: {off}.")
+        off = ", ".join(f"{metric(name).label} {100 * bound:.4f} %" for name, bound in result.bounds.items())
+        found.append(f"Computed from a fine histogram of confidences. Largest difference from the exact value: {off}.")
     if any(one.debiased is not None and one.debiased != one.value for one in result.estimates.values()):
         found.append(
-            "debiased: the estimate without the bias of noise, which makes errors too large; the interval is its own."
+            "debiased: the estimate without the bias of noise, which makes errors too large; the "
+            "interval belongs to this estimate."
         )
     found += [f"{metric(name).label}: {one.note}." for name, one in result.estimates.items() if one.note]
     if result.unit == "image":
-        found.append("Images are taken to be independent, their rows are not; there are no noise floors for that.")
+        found.append(
+            "Images are assumed to be independent, their rows are not; there are no noise floors in this case."
+        )
     elif result.unit == "weighted row":
         found.append("Rows are weighted: intervals use their observed variance, and there are no noise floors.")
     elif result.has_images:
-        found.append("All this takes rows as independent; those of one image are not: --by image goes by images.")
+        found.append("All of this assumes independent rows; rows of one image are not: pass --by image.")
     return found

@@ -60,7 +60,7 @@ def test_a_calibrated_model_is_kept(tmp_path, capsys):
     main(["calibrate", str(tmp_path / "val.npz"), "--out", str(tmp_path / "c.safetensors")])
     out = capsys.readouterr().out
     assert out.startswith("Recommended: keep the model as it is.")
-    assert "Nothing is saved: --force saves the best of them all the same." in out
+    assert "Nothing is saved; --force saves the best calibrator anyway." in out
     assert not (tmp_path / "c.safetensors").exists()
     main(["calibrate", str(tmp_path / "val.npz"), "--out", str(tmp_path / "c.safetensors"), "--force"])
     assert isinstance(Calibrator.load(tmp_path / "c.safetensors"), Temperature)
@@ -118,7 +118,7 @@ def test_probabilities_that_were_rounded_to_zero_do_not_rule_the_fit(files, caps
         main(["calibrate", str(files / "probs.npz"), "--json", "--out", str(files / "c.safetensors")])
         told = capsys.readouterr()
         json.loads(told.out)
-        assert ("each is taken for 1e-07" in told.err) == (decimals is not None)
+        assert ("each is replaced by 1e-07" in told.err) == (decimals is not None)
         found.append(float(Calibrator.load(files / "c.safetensors").temperature))
     assert found[1] == pytest.approx(found[0], rel=0.1)
 
@@ -155,13 +155,13 @@ def test_where_every_row_is_ignored_there_is_nothing_to_fit_to(files, capsys):
     logits = np.load(files / "val.npz")["logits"]
     np.savez(files / "void.npz", logits=logits, labels=np.full(len(logits), -100))
     assert main(["calibrate", str(files / "void.npz")]) == 2
-    assert "there is nothing to fit to" in capsys.readouterr().err
+    assert "nothing to fit: " in capsys.readouterr().err
 
 
 def test_a_file_that_is_no_calibrator_is_refused(files, capsys):
     Predictions.load(files / "val.npz").save(files / "val.safetensors")
     assert main(["apply", str(files / "val.safetensors"), str(files / "test.npz"), str(files / "out.npz")]) == 2
-    assert "holds no calibrator" in capsys.readouterr().err
+    assert "does not contain a calibrator" in capsys.readouterr().err
 
 
 def test_what_is_called_unfit_is_not_recommended(tmp_path, capsys):

@@ -229,7 +229,7 @@ def test_one_unit_has_no_interval_no_comparison_and_no_verdict_over_images(tmp_p
     p.save(tmp_path / "p.npz")
     replace(p, scores=3 * p.scores).save(tmp_path / "q.npz")
     done = evaluate(tmp_path / "p.npz", tmp_path / "q.npz", "--by", "image")
-    assert "q.npz is not compared with p.npz: the rows form one image" in done.err
+    assert "q.npz is not compared with p.npz: all rows belong to one image" in done.err
     assert "p.npz: No verdict: too few independent images to test" in done.out
     found = json.loads(evaluate(tmp_path / "p.npz", tmp_path / "q.npz", "--by", "image", "--json").out)
     assert found["comparisons"] == []
@@ -259,7 +259,7 @@ def test_a_group_without_a_labelled_row_is_left_out_and_named(tmp_path, evaluate
         tmp_path / "p.npz"
     )
     done = evaluate(tmp_path / "p.npz", "--by", "group", "--bootstrap", 20)
-    assert "p.npz has groups without a labelled row, left out: 0\n" in done.err
+    assert "p.npz: groups without a labelled row are left out: 0\n" in done.err
     assert "\n1      20" in done.out
     found = json.loads(evaluate(tmp_path / "p.npz", "--by", "group", "--bootstrap", 20, "--json").out)
     assert list(found["groups"]) == ["1", "2"]
@@ -308,14 +308,14 @@ def test_whole_images_are_resampled_when_asked(tmp_path, numbers, evaluate):
         found = json.loads(evaluate(tmp_path / "p.npz", *by, "--json", "--bootstrap", 400).out)
         width[len(by)] = np.diff(found["intervals"]["accuracy"])[0]
     assert width[2] / width[0] == pytest.approx(50**0.5, rel=0.2)
-    assert "--by image goes by images" in " ".join(evaluate(tmp_path / "p.npz", "--bootstrap", 20).out.split())
+    assert "pass --by image" in " ".join(evaluate(tmp_path / "p.npz", "--bootstrap", 20).out.split())
     out = evaluate(tmp_path / "p.npz", "--by", "image", "--bootstrap", 200).out
-    assert "No miscalibration beyond chance at so many images" in " ".join(out.split())
+    assert "No miscalibration beyond chance at this many images" in " ".join(out.split())
     hot = Predictions(p.scores * 9, p.labels, "logits", image=p.image)
     hot.save(tmp_path / "hot.npz")
     out = evaluate(tmp_path / "hot.npz", "--by", "image", "--bootstrap", 200).out
     assert "Miscalibrated, overconfident" in out
-    assert "Images are taken to be independent" in " ".join(out.split())
+    assert "Images are assumed to be independent" in " ".join(out.split())
 
 
 def test_two_models_are_compared_on_the_same_samples(tmp_path, numbers, evaluate):
@@ -351,7 +351,7 @@ def test_other_samples_are_not_compared(tmp_path, evaluate):
     make(300, 4, seed=2).save(tmp_path / "b.npz")
     done = evaluate(tmp_path / "a.npz", tmp_path / "b.npz", "--json", "--bootstrap", 20)
     assert json.loads(done.out)["comparisons"] == []
-    assert "b.npz is not compared with a.npz: it has other labels" in done.err
+    assert "b.npz is not compared with a.npz: it has different labels" in done.err
 
 
 def test_ignored_rows_do_not_count(tmp_path, numbers, evaluate):
@@ -383,10 +383,10 @@ def test_an_infinite_nll_is_null_in_json(tmp_path, numbers):
 @pytest.mark.parametrize(
     ("made", "says"),
     [
-        (lambda p: p.write_bytes(b"PK\x03\x04"), "is not a whole .npz file"),
+        (lambda p: p.write_bytes(b"PK\x03\x04"), "is not a complete .npz file"),
         (lambda p: np.savez(p, resnet=np.zeros((3, 2)), labels=[0, 1, 1]), "as in --logits resnet"),
         (lambda p: np.savez(p, logits=np.zeros((3, 2)), y=[0, 1, 1]), "as in --label y"),
-        (lambda p: np.savez(p, logits=[[0.0, np.nan]] * 3, labels=[0, 1, 1]), "row 0: the logits hold NaN"),
+        (lambda p: np.savez(p, logits=[[0.0, np.nan]] * 3, labels=[0, 1, 1]), "row 0: the logits contain NaN"),
         (lambda p: np.savez(p, probs=[[0.0, 3]] * 3, labels=[0, 1, 1]), "outside 0..1"),
         (lambda p: np.savez(p, logits=np.zeros((0, 2)), labels=np.zeros(0, int)), "no labelled rows"),
         (lambda p: np.savez(p, logits=np.zeros((3, 2)), labels=np.full(3, -100)), "no labelled rows"),
@@ -404,8 +404,8 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, evaluate, made, says):
 
 def test_missing_groups_and_wrong_options_are_bad_input(tmp_path, evaluate):
     make(30, 4).save(tmp_path / "p.npz")
-    assert "name its column, as in --group" in evaluate(tmp_path / "p.npz", "--by", "group", code=2).err
-    assert "name its column, as in --image" in evaluate(tmp_path / "p.npz", "--by", "image", code=2).err
+    assert "pass the name of their column, as in --group" in evaluate(tmp_path / "p.npz", "--by", "group", code=2).err
+    assert "pass the name of its column, as in --image" in evaluate(tmp_path / "p.npz", "--by", "image", code=2).err
     assert "--bins: expected a whole number in [1, 100000]" in evaluate(tmp_path / "p.npz", "--bins", 0, code=2).err
     twice = ["--logits", "logits", "--logits", "logits", "--logits", "logits"]
     assert "3 names of scores for 2 files" in evaluate(tmp_path / "p.npz", tmp_path / "p.npz", *twice, code=2).err

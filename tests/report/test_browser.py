@@ -213,7 +213,7 @@ def test_mistakes_have_their_pictures(open_page, subjects):
     images = page.locator("#cards img")
     assert images.count() == len(subjects[3].mistakes)
     assert page.evaluate("[...document.querySelectorAll('#cards img')].every((one) => one.naturalWidth === 8)")
-    assert "taken for" in images.first.get_attribute("alt")
+    assert "predicted" in images.first.get_attribute("alt")
 
 
 def test_training_curves_tell_their_values(open_page):
@@ -324,7 +324,7 @@ def test_networks_without_outputs_show_their_numbers(browser, subjects, tmp_path
     errors = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.goto((tmp_path / "bare.html").as_uri())
-    assert "not at hand" in page.locator("#diagram").inner_text()
+    assert "not available" in page.locator("#diagram").inner_text()
     assert "ECE %" in page.locator("#numbers").inner_text()
     assert errors == []
     page.close()

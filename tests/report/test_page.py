@@ -433,7 +433,7 @@ def test_pictures_are_taken_in_the_order_of_the_rows(tmp_path):
     for source in (tmp_path, tmp_path / "stack.npz", tmp_path / "stack.npy"):
         assert of_files(source)(2).max() == 80
         assert of_files(source)(3) is None
-    with pytest.raises(InputError, match="holds no pictures"):
+    with pytest.raises(InputError, match="contains no pictures"):
         of_files(tmp_path / "absent.txt")
 
 

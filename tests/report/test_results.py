@@ -29,7 +29,7 @@ def test_a_line_a_method_with_mean_spread_seeds_and_n():
 
 
 def test_rows_of_different_protocols_are_refused_with_the_difference():
-    with pytest.raises(InputError, match="CE and ACLS cannot stand in one table: bins is 15 for one, 25 for the other"):
+    with pytest.raises(InputError, match="CE and ACLS cannot be in one table: bins is 15 for one, 25 for the other"):
         results_table([ROWS[0], row("ACLS", 1, 0.02, bins=25)])
     with pytest.raises(InputError, match="background"):
         results_table([ROWS[0], row("ACLS", 1, 0.02, background="left out")])
@@ -69,7 +69,7 @@ def ranked_by(found, others=(), p=None, best="ACLS", first="CE"):
          LEAD + "1.00 points below CE, which may be chance (95 % interval 3.00 above to 5.00 below; p = 0.600): "
          "telling them apart would take about 9 seeds."),
         (ranked_by(replace(UNSURE, needed=None)), ": telling them apart would take more test samples."),
-        (ranked_by(SeedDifference(-0.01, -math.inf, math.inf, 1.0, 1, None)), "one seed cannot tell that from chance"),
+        (ranked_by(SeedDifference(-0.01, -math.inf, math.inf, 1.0, 1, None)), "one seed cannot tell this from chance"),
         (ranked_by(SeedDifference(0.02, 0.01, 0.03, 0.01, 3, 2), best="CE"),
          "CE has the lowest ECE, 5.00 % debiased, 2.00 points below ACLS (95 % interval 1.00 to 3.00; p = 0.010)."),
     ],

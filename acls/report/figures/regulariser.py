@@ -55,7 +55,9 @@ def penalties(loss: Loss, logits: Tensor, target: Tensor, index: Tensor | None =
     if not total:
         raise InputError(f"{loss!r} has no regulariser")
     if any(value.ndim == 0 for value in total):
-        raise InputError(f'{loss!r} has no value per sample: pass reduction="none", which losses of pairs lack')
+        raise InputError(
+            f'{loss!r} has no value per sample: pass reduction="none", which losses over pairs do not support'
+        )
     return torch.stack(total).sum(0)
 
 

@@ -178,7 +178,7 @@ def prepare_epochs(methods: Mapping[str, Sequence[History]], metric: str = "ece"
         values: dict[float, list[float]] = {}
         for row in (row for history in histories for row in history):
             if column not in row:
-                raise InputError(f"{name} has no {column} in its history: there are {', '.join(row)}")
+                raise InputError(f"{name} has no {column} in its history: choose from {', '.join(row)}")
             values.setdefault(round(row["epoch"]) + 1, []).append(row[column])
         lines[name] = Series.of(values, shown.scale)
     return Sweep("epoch", shown, lines)

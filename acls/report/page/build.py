@@ -157,8 +157,8 @@ def _results(group: Sequence[Record], marks: views.Marks, *, name: bool) -> str:
 
     If ``name`` is True, the protocol is named above the tables.
     """
-    told = "; ".join(f"{key} {value}" for key, value in group[0].protocol.items())
-    title = f"<h3>{html.escape(told or 'protocol not known')}</h3>\n" if name else ""
+    protocol = "; ".join(f"{key} {value}" for key, value in group[0].protocol.items())
+    title = f"<h3>{html.escape(protocol or 'unknown protocol')}</h3>\n" if name else ""
     columns = _present(group)
     networks = _scrolling(views.networks_table(group, columns, marks=marks), "Results by network")
     if len({(one.method, one.posthoc) for one in group}) == len(group):

@@ -145,7 +145,7 @@
   function xTicks(picture, y) {
     for (let i = 0; i <= 5; i++) picture.append(svg("text", { x: X(i / 5), y, "text-anchor": "middle" }, (i / 5).toFixed(1)));
   }
-  function told(row, what) {
+  function describe(row, what) {
     return `${what} ${row.lower.toFixed(3)} to ${row.upper.toFixed(3)}\nn = ${whole(row.count)}\n` +
       `mean ${what} ${percent(row.confidence, 2)}\naccuracy ${percent(row.accuracy, 2)} (${percent(row.low)} to ${percent(row.high)})\n` +
       `gap ${row.confidence >= row.accuracy ? "+" : "−"}${percent(Math.abs(row.confidence - row.accuracy), 2)}`;
@@ -169,7 +169,7 @@
     $("reliability").hidden = false;
     drawNumbers(state, sums ? rowsOf(sums) : null);
     if (!sums) {
-      $("diagram").replaceChildren(make("p", {}, "The outputs of this network are not at hand, only its numbers."));
+      $("diagram").replaceChildren(make("p", {}, "The outputs of this network are not available, only its metrics."));
       return;
     }
     const rows = rowsOf(sums);
@@ -197,7 +197,7 @@
     }
     slots(picture, rows.map((row) => {
       const hit = svg("rect", { class: "hit", x: X(row.lower), width: Math.max((row.upper - row.lower) * side, 5), y: top, height: under - top });
-      const text = told(row, "confidence");
+      const text = describe(row, "confidence");
       const slot = svg("g", { class: "slot", "aria-label": text.replaceAll("\n", ", ") }, hit);
       slot.dataset.tip = text;
       return slot;
@@ -239,7 +239,7 @@
     const body = lines.map(([title, ...cells]) => make("tr", {}, make("th", { scope: "row" }, title), ...cells.map((cell) => make("td", {}, cell))));
     $("numbers").tBodies[0].replaceChildren(...body);
     $("numbers").caption.textContent = titleOf(view.subject, view.state);
-    const pixels = data.subjects[view.subject].byImage ? "Intervals are over images; noise floors take pixels as independent, and are too low. " : "";
+    const pixels = data.subjects[view.subject].byImage ? "Intervals are over images; noise floors assume independent pixels, so they are too low. " : "";
     $("note").textContent = pixels + (state.note ? `${state.name}: ${state.note}.` : "");
   }
 
@@ -278,7 +278,7 @@
     dotted(picture, rows, "line on");
     slots(picture, rows.map((row) => {
       const slot = svg("g", { class: "slot" }, svg("rect", { class: "hit", x: X(row.lower), width: (row.upper - row.lower) * side, y: top, height: side }));
-      slot.dataset.tip = told(row, "probability").replace("accuracy", "frequency");
+      slot.dataset.tip = describe(row, "probability").replace("accuracy", "frequency");
       slot.setAttribute("aria-label", slot.dataset.tip.replaceAll("\n", ", "));
       return slot;
     }));
@@ -291,10 +291,10 @@
   function drawMistakes() {
     const subject = data.subjects[view.subject];
     $("mistakes").hidden = subject.mistakes.length === 0;
-    $("mistakes-hint").textContent = subject.byImage ? "One pixel an image, the most confident wrong one, as the network is." : "As the network is, before calibration.";
+    $("mistakes-hint").textContent = subject.byImage ? "One pixel per image, the most confident wrong one, before calibration." : "Before calibration.";
     $("cards").replaceChildren(...subject.mistakes.map((one) => {
       const where = one.image === null ? `row ${one.row}` : `image ${one.image}`;
-      const text = `taken for ${className(one.predicted)}, is ${className(one.label)}`;
+      const text = `predicted ${className(one.predicted)}, true class ${className(one.label)}`;
       const card = make("li", {});
       if (one.picture !== null) card.append(make("img", { src: data.pictures[one.picture], alt: `${where}: ${text}` }));
       card.append(make("b", {}, percent(one.confidence, 2)), ` ${text} `, make("span", { class: "hint" }, `(${where})`));

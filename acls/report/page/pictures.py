@@ -54,7 +54,7 @@ def of_files(path: str | Path) -> Picture:
             raise InputError(f"expected .png, .jpg, .webp or .bmp files in {path}, got none")
         return lambda number: _read(files[number]) if number < len(files) else None
     if path.suffix not in (".npy", ".npz") or not path.is_file():
-        raise InputError(f"{path} holds no pictures: name a folder of them, or a .npy or .npz file")
+        raise InputError(f"{path} contains no pictures: pass a folder of pictures, or a .npy or .npz file")
     try:
         loaded: Any = np.load(path, mmap_mode="r", allow_pickle=False)
         arrays = [loaded] if path.suffix == ".npy" else [loaded[name] for name in loaded.files]
