@@ -454,14 +454,14 @@ def run_ranking(table: Table, sets: int) -> None:
                 false += bool(wrong)
                 marked += mark and mean[int(result.best)] < 0
                 found += "5" in result.to_baseline and result.to_baseline["5"].p < 0.05
-            told = "better" in scenario
+            better = "better" in scenario
             table.add(
                 "Ranking",
                 scenario,
                 str(seeds),
                 table.at_most(f"{scenario}, {seeds} seeds", false, sets, 0.06),
-                f"{marked / sets:.2f}" if told else "",
-                f"{found / sets:.2f}" if told else "",
+                f"{marked / sets:.2f}" if better else "",
+                f"{found / sets:.2f}" if better else "",
             )
 
 
@@ -501,9 +501,9 @@ HEADS = {
         ["models", "n", "ECE", "adaptive ECE", "RMS", "ECE, bias bounded both ways"],
     ),
     "Ranking": (
-        "Family-wise error, at most .06: the wrong method marked best, or one as good as the baseline told apart. Then "
-        "how often the better one is marked best, and told from the baseline.",
-        ["methods", "seeds", "family-wise error", "marked best", "told from the baseline"],
+        "Family-wise error, at most .06: the wrong method is marked best, or one as good as the baseline is found "
+        "different. Then how often the better one is marked best, and found different from the baseline.",
+        ["methods", "seeds", "family-wise error", "marked best", "differs from the baseline"],
     ),
 }
 

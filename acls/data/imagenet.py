@@ -2,8 +2,8 @@
 
 For ImageNet, both the validation and the test part come from the official validation images: 10 images per class for
 validation and 40 for the test, as in Liu et al. (CALS, CVPR 2023). If their lists ``val_ind.txt`` and ``test_ind.txt``
-are beside ``train/`` or in the given folder, exactly their images are used. The split of the ACLS paper is not known: see the errata. For
-Tiny-ImageNet, the official validation images are the test part.
+are beside ``train/`` or in the given folder, exactly their images are used. The split of the ACLS paper is not known:
+see the errata. For Tiny-ImageNet, the official validation images are the test part.
 """
 
 import csv

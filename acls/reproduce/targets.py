@@ -315,9 +315,7 @@ def _figure1(result: Reproduced) -> None:
 
 def _figure2(result: Reproduced) -> None:
     rows = ("CE", "LS", "CPC", "MDCA", "MbLS", "CRL", "ACLS")
-    result.parts.append(
-        f"From the first seed; ACLS is the {FIRST}. Accuracies and ECEs have 95 % intervals."
-    )
+    result.parts.append(f"From the first seed; ACLS is the {FIRST}. Accuracies and ECEs have 95 % intervals.")
     for _, study, _ in result.trained(_FIGURE_2, lines_of(rows)):
         figure, axes = canvas(1, len(rows), width=2.1 * len(rows), height=2.6)
         for label, ax in zip(rows, axes, strict=True):

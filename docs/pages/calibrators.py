@@ -49,7 +49,7 @@ def overview() -> str:
             "# Calibrators\n",
             "A calibrator corrects the probabilities of a trained network. `calibrator.fit(logits, target)` learns "
             "from held-out data, and `calibrator(logits)` returns log-probabilities. If the fitted map would raise "
-            "the NLL of the data it was fitted to, the model is kept as it is and the report says so.\n",
+            "the NLL of the data it was fitted to, the model is left unchanged and the report says so.\n",
             table(header, rows),
             "\n*Keeps ranking*: the order of the classes, and so the accuracy, does not change, whatever the fields. "
             "`acls calibrate` compares several calibrators by cross-validation and recommends one, or none.\n",

@@ -110,7 +110,7 @@ def test_the_sdist_holds_tests_and_examples_and_what_they_read_but_no_studies(bu
     assert {"examples/plain_loop.py", "tests/conftest.py", "pyproject.toml", "LICENSE"} <= names
     assert {"CONTRIBUTING.md", "mkdocs.yml", "docs/python.md", "Makefile", "constraints.txt"} <= names
     assert not [name for name in names if name.startswith(("docs/results", "docs/reproduction"))]
-    assert built[1].stat().st_size < 3e6, "it was 19.6 MB with the stored studies"
+    assert built[1].stat().st_size < 5e6, "it was 19.6 MB with the stored studies"
 
 
 @pytest.mark.parametrize("which", ["wheel", "sdist"])
