@@ -282,9 +282,7 @@ def predictions(
     unit = None if image is None else _codes(image)[0]
     if confidence is not None or correct is not None:
         if confidence is None or correct is None or any(one is not None for one in (scores, labels, kind)):
-            raise InputError(
-                "pass stated confidences as confidence= and correct=, without scores, labels and kind"
-            )
+            raise InputError("pass stated confidences as confidence= and correct=, without scores, labels and kind")
         right = as_tensor(correct, "correct")
         if bool(((right != 0) & (right != 1)).any()):
             raise InputError("correct: expected 1 where the answer was right and 0 where it was wrong")

@@ -58,7 +58,7 @@ def imagenet(root: Path, wnids=("n01", "n02"), train=8, val=12):
 
 
 def imagenet_unpacked(root: Path):
-    """Return ImageNet as its archives unpack: all validation images in one folder, with a list of their classes."""
+    """Return ImageNet as its archives are unpacked: validation images in one folder, with a list of their classes."""
     base = imagenet(root / "ILSVRC" / "Data" / "CLS-LOC")
     rows = ["ImageId,PredictionString"]
     for number, path in enumerate(sorted((base / "val").glob("*/*.png"), key=lambda path: path.name)):

@@ -11,11 +11,14 @@ from acls.cli import full_parser, main
 from acls.cli.reproduce import NAMES, _roots
 from acls.cli.settings import apply
 from acls.losses import ACLS, table
+from acls.metrics import Suite
 from acls.metrics.batch import Batch
 from acls.metrics.protocols import protocol
+from acls.predictions import Predictions
 from acls.recipes import LossOptions, find
-from acls.reproduce import TARGETS, Reproduced, Setup, papers_of, reproduce
-from acls.reproduce.experiments import EXPERIMENTS, FORMS
+from acls.reproduce import TARGETS, Reproduced, Setup, papers_of, published, reproduce
+from acls.reproduce.experiments import EXPERIMENTS, FORMS, lines_of
+from acls.reproduce.runs import Study
 from acls.reproduce.targets import altered
 from acls.study.store import Store
 from acls.train import fit
@@ -51,8 +54,8 @@ def test_what_needs_no_training_needs_none(tmp_path, capsys):
     assert (tmp_path / "figure1.png").stat().st_size > 5000
     assert not (tmp_path / "studies").exists()
     for name in ("table2", "figure1"):
-        published = Path("docs", "reproduction", f"{name}.md")
-        assert published.read_text() == (tmp_path / f"{name}.md").read_text(), f"run acls reproduce {name} again"
+        page = Path("docs", "reproduction", f"{name}.md")
+        assert page.read_text() == (tmp_path / f"{name}.md").read_text(), f"run acls reproduce {name} again"
     rows = [line for line in (tmp_path / "summary.md").read_text().splitlines() if line.startswith("| [")]
     assert [line.split(" | ")[3] for line in rows] == ["", ""]  # of no seeds
     assert str(tmp_path / "table2.md") in capsys.readouterr().out
@@ -71,6 +74,9 @@ def test_tables_share_their_runs_and_say_what_stands_in(tmp_path, capsys, monkey
     assert "| ACLS, margin (Eq. 13) | - | 1.05 | 1.03 |" in (tmp_path / "table6.md").read_text()
     assert "digits_cnn: small_cnn, 1 epoch, batches of 64, 2 seeds" in out
     assert (tmp_path / "figure3-digits_cnn.svg").is_file()
+    why = (tmp_path / "figure3.md").read_text()
+    assert "the regulariser is 0 where no logit lies more than the margin, 6, below the largest" in why
+    assert "whose median largest gap is below the margin, is hardly regularised" in why
     summary = (tmp_path / "summary.md").read_text()
     assert "Of 10 distinct claims" in summary  # four pairs by ECE and AECE, two shares of inactive samples
     assert "These verdicts hold for: digits_cnn" in summary
@@ -92,6 +98,58 @@ def test_what_stands_in_for_two_data_sets_is_judged_once(tmp_path, monkeypatch):
     assert "the networks of cifar10_resnet50 above again" in second
     assert text.count("ACLS has a lower ECE than CE") == 1
     assert "Of 3 distinct claims" in (tmp_path / "summary.md").read_text()  # ECE, AECE, accuracy; Table 1 adds none
+    _temperatures_and_ten_bins_are_shown(tmp_path, monkeypatch)
+    _figures_2_and_a_are_whole(tmp_path, monkeypatch)
+
+
+def _temperatures_and_ten_bins_are_shown(folder, monkeypatch):
+    """With the networks that are there: temperatures are fitted to them."""
+    rows = ("CE", "CE + TS", "ACLS")
+    for name, whole in (("table3", published.TABLE_3), ("tableB", published.TABLE_B)):
+        printed = {paper: {row: table[row] for row in rows} for paper, table in whole.items()}
+        monkeypatch.setitem(EXPERIMENTS, name, replace(EXPERIMENTS[name], printed=printed))
+    assert main(["reproduce", "table3", "tableB", "--out", str(folder), *TINY]) == 0
+    text = (folder / "table3.md").read_text()
+    assert "| CE + TS (grid of 0.1 by ECE) | 93.20 | 3.68 |" in text
+    assert "| CE + TS (NLL) | 93.20 | 3.68 |" in text
+    told = re.findall(
+        r"Temperatures, one per seed: (\S+) \(grid of 0.1 by ECE\); (\S+) \(NLL\). The paper's: (.*)\.", text
+    )
+    assert [paper for *_, paper in told] == ["2.9", "1.1"]
+    assert all(float(grid) == pytest.approx(round(float(grid), 1)) for grid, *_ in told)
+    ten = (folder / "tableB.md").read_text().partition("| method | paper: ECE | AECE | ours: ECE | AECE | seeds |")[2]
+    table = [line.split(" | ") for line in ten.splitlines() if line.startswith(("| CE |", "| ACLS (Eq"))]
+    assert [row[1:3] for row in table[:2]] == [["3.74", "3.68"], ["0.91", "0.92"]]
+    (stored,) = [
+        row for row in Store(folder / "studies/digits_cnn").rows() if (row.method, row.posthoc) == ("CE", "none")
+    ]
+    outputs = Predictions.load(folder / "studies/digits_cnn" / stored.run / "predictions" / "test.safetensors")
+    assert table[0][3] == f"{100 * Suite.of(outputs.logits(), outputs.labels, bins=10).summary()['ece']:.2f}"
+
+
+def _figures_2_and_a_are_whole(folder, monkeypatch):
+    """Drawn with the rows of CE in place of every method."""
+    drawn, settings = {}, {"epochs": 1, "limit_batches": 2}
+    setup = Setup(folder, HERE, seeds=(1,), settings=settings, show=False)
+    rows = Study(setup, setup.recipe("cifar10_resnet50"), lines_of(["CE"])).rows("CE")
+
+    class Stub(Study):
+        def rows(self, *_):
+            return rows
+
+    def trained(self, papers, lines):
+        yield papers[0], Stub(setup, setup.recipe(papers[0]), lines), ""
+
+    monkeypatch.setattr(Reproduced, "trained", trained)
+    monkeypatch.setattr(Reproduced, "keep", lambda self, figure, _="": drawn.update({self.name: figure}))
+    for name in ("figure2", "figureA"):
+        reproduce(name, replace(setup, form="stopped"))
+    panels = drawn["figure2"].axes
+    assert [ax.get_title().partition(":")[0] for ax in panels] == ["CE", "LS", "CPC", "MDCA", "MbLS", "CRL", "ACLS"]
+    assert len({round(ax.get_position().y0, 3) for ax in panels}) == 1
+    assert all(re.search(r"ECE \d+\.\d\d %\n\(\d+\.\d\d to \d+\.\d\d\)$", ax.get_title()) for ax in panels)
+    legend = drawn["figureA"].axes[0].get_legend().get_texts()
+    assert [text.get_text() for text in legend] == [*FORMS, "stopped"]
 
 
 def test_another_process_at_the_study_is_waited_for_or_named(tmp_path, capsys):
