@@ -89,7 +89,7 @@ def test_folding_into_the_wrong_layer_is_found_out(x):
 
 def test_a_last_layer_of_another_width_is_refused(model):
     model[2] = nn.Linear(8, 7)
-    with pytest.raises(InputError, match="7 outputs, but the calibrator 4 classes"):
+    with pytest.raises(InputError, match="7 outputs, but the calibrator has 4 classes"):
         fold(model, fitted("Vector"))
 
 

@@ -168,7 +168,7 @@ def test_what_is_no_such_tally_is_refused(name, tmp_path):
 def test_what_is_not_finite_is_refused_with_its_row(name, value):
     logits, labels = logits_and_labels(20, 3)
     logits[13, 1] = value
-    with pytest.raises(InputError, match="row 13 holds"):
+    with pytest.raises(InputError, match="row 13 contains"):
         counted(name, logits, labels)
 
 

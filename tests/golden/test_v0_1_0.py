@@ -83,7 +83,7 @@ def test_compare_finds_the_study_finished_and_share_copies_it(old: Path, capsys:
     weights = {file: file.stat().st_mtime_ns for file in old.glob("study/runs/*/best.safetensors")}
     words = ["--seeds", "2", "--epochs", "2", "--workers", "1", "--quiet", "--no-report", "--out", old / "study"]
     assert main(["compare", "digits_cnn", *map(str, words), "--methods", "CE, ACLS"]) == 2
-    assert "has ACLS(margin=6.0, form='paper') in place of ACLS(margin=6.0)" in capsys.readouterr().err
+    assert "has ACLS(margin=6.0, form='paper') instead of ACLS(margin=6.0)" in capsys.readouterr().err
     found = told(capsys, "compare", "digits_cnn", *words, "--methods", "CE, ACLS(form=paper)")
     assert len(weights) == 4
     assert weights == {file: file.stat().st_mtime_ns for file in weights}  # nothing was trained again

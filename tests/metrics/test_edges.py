@@ -110,7 +110,7 @@ def test_what_cannot_be_counted_is_told():
         Suite.of_triples(torch.rand(3), torch.zeros(4).long(), torch.zeros(3).long())
     with pytest.raises(InputError, match=r"expected confidences within 0\.\.1, got 1\.5 as the largest of row 1"):
         Suite.of_triples(torch.tensor([0.5, 1.5]), torch.zeros(2).long(), torch.zeros(2).long())
-    with pytest.raises(InputError, match="row 1 holds NaN"):
+    with pytest.raises(InputError, match="row 1 contains NaN"):
         Suite.of_triples(torch.tensor([0.5, torch.nan]), torch.zeros(2).long(), torch.zeros(2).long())
     with pytest.raises(InputError, match="expected 1 to 10000 bins, got 0"):
         Bins.of(logits, labels, bins=0)
@@ -128,7 +128,7 @@ def test_a_row_is_named_by_its_place_before_ignoring():
     logits[2] = torch.nan  # ignored, so nobody minds
     Suite.of(logits, labels)
     logits[9, 0] = torch.nan
-    with pytest.raises(InputError, match="row 9 holds NaN"):
+    with pytest.raises(InputError, match="row 9 contains NaN"):
         Suite.of(logits, labels)
 
 

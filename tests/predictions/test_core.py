@@ -63,7 +63,7 @@ def test_a_kind_must_be_said():
         (lambda: Predictions(torch.zeros(3, 5), torch.zeros(3).long(), "triples"), "confidence=, predicted="),
         (lambda: Predictions(None, torch.zeros(3).long(), "logits"), "expected scores"),
         (lambda: make(kind="triples").log_probs(), "expected rows of K scores"),
-        (lambda: Predictions.concat([make(), make(k=4)]), "logits of 4 classes after logits of 5"),
+        (lambda: Predictions.concat([make(), make(k=4)]), "logits of 5 classes and logits of 4"),
         (lambda: Predictions.concat([]), "no predictions"),
     ],
 )

@@ -315,7 +315,7 @@ def test_mixed_class_counts_are_named(tmp_path):
 def test_missing_columns_and_wrong_types_are_named(tmp_path):
     path = tmp_path / "p.parquet"
     pq.write_table(pa.table({"logits": [[0.1, 0.2]], "target": [1]}), path)
-    _raises(path, "has no 'labels' for the labels; it has logits list<.*, target int64: name the labels")
+    _raises(path, "has no 'labels' for the labels; it has logits list<.*, target int64: pass the name of the labels")
     pq.write_table(pa.table({"logits": [[0.1, 0.2], None], "labels": [1, 0]}), path)
     _raises(path, "row 1: 'logits' is null")
     pq.write_table(pa.table({"logits": [[0.1, 0.2]], "labels": ["cat"]}), path)
