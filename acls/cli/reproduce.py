@@ -11,7 +11,7 @@ Examples:
   acls reproduce figure1 table2
   acls reproduce table5 --data tiny_imagenet=tiny_imagenet_20c.zip --seeds 3
   acls reproduce all --scale mini --seeds 2 --epochs 2
-  acls reproduce table3 --scale paper --data cifar10=DIR --data tiny_imagenet=DIR --data imagenet=DIR
+  acls reproduce table1 table5 --scale paper --data tiny_imagenet=DIR
 
 """
 

@@ -32,7 +32,8 @@ from acls.reproduce.published import LAMBDA_1, LAMBDA_2
 from acls.storage import write_text
 from acls.study.ranking import difference, rank
 from acls.study.runs import NONE, detailed
-from acls.study.store import MAPS, SUMMARY, Row, RunFiles, Store
+from acls.study.store import MAPS, Row, RunFiles, Store
+from acls.train.folder import SUMMARY
 
 HERE = Path(os.path.relpath(Path(__file__).parent))  # pages say where their studies are: not on which machine
 README = HERE / ".." / ".." / "README.md"

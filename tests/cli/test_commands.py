@@ -62,7 +62,7 @@ def test_verbose_logs_what_is_read_fitted_and_written(two_parts, tmp_path, caplo
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--address", "127.0.0.1:1"], "--address is that of a Ray cluster: add --engine ray"),
+        (["--address", "127.0.0.1:1"], "--address is the address of a Ray cluster: pass --engine ray too"),
         (["--by", "predicted", "--workers", "2"], "--by predicted needs one process"),
     ],
 )

@@ -108,7 +108,7 @@ def test_files_of_answers_are_compared(answers, tmp_path, capsys):
     files = [answers / "test.csv", tmp_path / "modest.csv"]
     code, found = told(capsys, "compare", *NAMES, "--predictions", *files)
     assert code == 0
-    assert next(one["best"] for one in found["ranking"] if one["metric"] == "ece") == "modest"
+    assert next(one["best"] for one in found["ranking"] if one["metric"] == "ece") == "modest.csv"
 
 
 def test_the_page_of_answers_shows_the_error_of_what_was_said(answers, tmp_path, capsys):

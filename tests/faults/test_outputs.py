@@ -26,7 +26,9 @@ def test_our_own_predictions_are_known_and_those_of_others_are_not(tmp_path, suf
     with pytest.raises(InputError, match=r"is not a page file that acls wrote.*--force"):
         check_output(ours, "page")
     check_output(ours, "page", force=True)
-    wrong = r"is no calibrator file that acls wrote.*--force" if suffix == "safetensors" else r"ends in \.safetensors"
+    wrong = (
+        r"is not a calibrator file that acls wrote.*--force" if suffix == "safetensors" else r"ends in \.safetensors"
+    )
     with pytest.raises(InputError, match=wrong):
         check_output(ours, "calibrator")
     np.savez(tmp_path / "theirs.npz", logits=np.zeros((3, 2)), labels=np.zeros(3, int))

@@ -102,7 +102,7 @@ def test_evaluate_drops_no_argument_without_a_word(tmp_path):
     for name, value in {"labels": LABELS, "kind": "logits", "group": LABELS, "image": LABELS}.items():
         with pytest.raises(InputError, match="Predictions have labels, kind, group and image of their own"):
             acls.evaluate(predictions(PROBS, LABELS, "probs"), **{name: value})
-    with pytest.raises(InputError, match="without scores, labels or kind"):
+    with pytest.raises(InputError, match="without scores, labels and kind"):
         acls.evaluate(confidence=PROBS[:, 0], correct=LABELS > 1, kind="logits")
 
 
@@ -147,7 +147,7 @@ def test_every_result_has_a_short_repr_and_html_for_a_notebook(tmp_path):
         assert isinstance(one.to_frame(), pandas.DataFrame)
         assert "<table>" in one._repr_html_()
     assert both.to_frame().loc[1, "ece"] == both.results["mended.npz"]["ece"]
-    assert tables[2].to_frame().loc[0, "method"] == "sharp"
+    assert tables[2].to_frame().loc[0, "method"] == "sharp.npz"
     assert set(tables[3].to_frame()["protocol"]) == set(tables[3].numbers["sharp.npz"])
     assert list(tables[4].to_frame()["method"]) == ["Temperature", "ETS"]
     for name in texts._OF:

@@ -115,7 +115,7 @@ def test_weights_that_do_not_fit_are_told_by_name(tmp_path):
         load_into(build("resnet20", n_classes=7), tmp_path / "w.safetensors", 7)
     with pytest.raises(InputError, match=r"a different shape for conv1\.weight"):
         load_into(build_model(ModelOptions(name="resnet8"), n_classes=7, channels=1), tmp_path / "w.safetensors", 7)
-    with pytest.raises(InputError, match=r"superfluous layer1\.1"):
+    with pytest.raises(InputError, match=r"an unexpected layer1\.1"):
         load_into(build("resnet8"), _saved(tmp_path / "larger.safetensors", build("resnet20")), 5)
 
 
@@ -143,7 +143,7 @@ def test_any_network_of_timm_is_an_encoder_for_segmentation(head, tmp_path, caps
     own = model.encoder.state_dict()
     assert own
     assert all(torch.equal(own[name], whole.state_dict()[name]) for name in own)
-    assert "left out fc.bias, fc.weight" in capsys.readouterr().out
+    assert "did not load fc.bias, fc.weight" in capsys.readouterr().out
     assert "dropout" in dict(model.named_children())
 
 

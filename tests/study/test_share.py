@@ -209,7 +209,7 @@ def test_a_run_of_other_numbers_or_settings_is_refused_and_the_shared_study_stay
     estimates = {name: replace(one, value=one.value / 2) for name, one in first.result.estimates.items()}
     recipe = first.settings["recipe"]
     changed = {
-        "with other numbers": replace(first, result=Result(first.n, estimates)),
+        "with different numbers": replace(first, result=Result(first.n, estimates)),
         "has runs with batch": replace(first, settings={**first.settings, "recipe": {**recipe, "batch": 7}}),
         "by the name": replace(first, method="Mixup", result=first.result),
     }

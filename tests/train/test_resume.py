@@ -119,7 +119,7 @@ def test_a_changed_data_set_is_noticed(tmp_path):
     fit(digits(), tmp_path / "run", show=False)
     changed = digits(data=replace(digits().data, split_seed=2))
     save_recipe(changed, tmp_path / "run" / "recipe.yaml")
-    with pytest.raises(InputError, match=r"data\.split_seed was 1, is 2"):
+    with pytest.raises(InputError, match=r"data\.split_seed was 1, now 2"):
         resume(tmp_path / "run", show=False)
 
 
@@ -214,7 +214,7 @@ def test_an_average_of_weights_keeps_batch_statistics_too(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("change", "named"), [({"batch": 32}, "batch was 64, is 32"), ({"seed": 2}, "seed was 1, is 2")]
+    ("change", "named"), [({"batch": 32}, "batch was 64, now 32"), ({"seed": 2}, "seed was 1, now 2")]
 )
 def test_an_edited_recipe_is_named_on_resume(change, named, tmp_path):
     fit(digits(epochs=1), tmp_path / "run", show=False)
@@ -230,7 +230,7 @@ def test_an_edited_loss_is_named_and_settings_that_change_nothing_are_not(tmp_pa
     assert len(resume(tmp_path / "run", show=False).history) == 2
     edited = replace(recipe, loss=LossOptions(name="ACLS", fields={"margin": 5.0}))
     save_recipe(edited, tmp_path / "run" / "recipe.yaml")
-    with pytest.raises(InputError, match=r"loss\.fields\.margin was 4\.0, is 5\.0"):
+    with pytest.raises(InputError, match=r"loss\.fields\.margin was 4\.0, now 5\.0"):
         resume(tmp_path / "run", show=False)
 
 
