@@ -71,8 +71,8 @@ def scored(scores: Any, labels: Any, kind: str | None = None) -> tuple[Tensor, T
     if target.ndim == max(found.ndim, 2) and target.shape[1] != 1:
         raise InputError(
             f"labels: expected one class id per row, got shape {tuple(target.shape)} for scores of shape "
-            f"{tuple(found.shape)}. Convert one-hot or soft labels to ids with labels.argmax(1). For several labels per "
-            "row (multilabel), pass one label at a time: the binary scores[:, k] with labels[:, k]"
+            f"{tuple(found.shape)}. Convert one-hot or soft labels to ids with labels.argmax(1). For several labels "
+            "per row (multilabel), pass one label at a time: the binary scores[:, k] with labels[:, k]"
         )
     known = known_kind(found, kind)
     if target.is_floating_point():

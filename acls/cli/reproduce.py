@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scale", choices=("mini", "paper"), default="mini", help=scale)
     data = "path of a data set; may be repeated"
     parser.add_argument("--data", action="append", default=[], metavar="NAME=PATH", help=data)
-    form = "an additional form of ACLS, in all but figures 1 and 2"
+    form = "an additional form of ACLS; not in figures 1 and 2"
     parser.add_argument("--loss.form", dest="form", metavar="FORM", help=form)
     parser.add_argument("--seeds", type=number(int, "[1, 1000]"), default=3, help="runs of each method")
     parser.add_argument("--out", default="reproduced", metavar="DIR", help="folder of the runs, tables and figures")

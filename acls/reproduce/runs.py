@@ -74,8 +74,7 @@ class Setup:
         needed = dict.fromkeys(recipe.data for recipe in recipes if recipe is not None)
         given = [data for data in needed if data.name in self.roots]
         if self.scale == "paper" and (lacking := {data.name: data for data in needed if data not in given}):
-            flags = " ".join(f"--data {name}=PATH" for name in lacking)
-            raise InputError(f"--scale paper needs the data sets of the paper: add {flags}")
+            raise InputError("at --scale paper, add " + " ".join(f"--data {name}=PATH" for name in lacking))
         for data in given:
             load(data)
 

@@ -41,7 +41,6 @@ FIRST, SECOND = FORMS
 NEAR = 0.1
 """Largest difference between a share of samples and the paper's value that counts as reproduced."""
 _TINY = ("tiny_imagenet_resnet50",)
-_FIGURE_2 = (*_TINY, "imagenet_resnet50")
 STEPS = 50
 """Largest number of training batches for counting the predictions that a step changes."""
 
@@ -116,9 +115,8 @@ class Reproduced(Shown):
 
 def papers_of(name: str) -> tuple[str, ...]:
     """Return the names of the paper's recipes that a target trains."""
-    if name in experiments.EXPERIMENTS:
-        return tuple(experiments.EXPERIMENTS[name].printed)
-    return {"table2": (), "figure1": (), "figure2": _FIGURE_2}.get(name, _TINY)
+    others = {"table2": (), "figure1": (), "figure2": (*_TINY, "imagenet_resnet50")}
+    return tuple(experiments.EXPERIMENTS[name].printed) if name in experiments.EXPERIMENTS else others.get(name, _TINY)
 
 
 def reproduce(name: str, setup: Setup) -> Reproduced:
@@ -316,7 +314,7 @@ def _figure1(result: Reproduced) -> None:
 def _figure2(result: Reproduced) -> None:
     rows = ("CE", "LS", "CPC", "MDCA", "MbLS", "CRL", "ACLS")
     result.parts.append(f"From the first seed; ACLS is the {FIRST}. Accuracies and ECEs have 95 % intervals.")
-    for _, study, _ in result.trained(_FIGURE_2, lines_of(rows)):
+    for _, study, _ in result.trained(papers_of(result.name), lines_of(rows)):
         figure, axes = canvas(1, len(rows), width=2.1 * len(rows), height=2.6)
         for label, ax in zip(rows, axes, strict=True):
             found = study.rows(label_of(study.lines, label, FIRST))

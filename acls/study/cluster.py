@@ -113,7 +113,7 @@ class Ray(Engine):
                         yield number, result
 
             try:
-                yield from work_off(begin, finished, len(tasks), self.at_once)
+                yield from work_off(begin, finished, len(tasks), self)
             finally:
                 for reference in running:
                     ray.cancel(reference)  # like Ctrl-C: training saves its state

@@ -32,7 +32,6 @@ _log = logging.getLogger(__name__)
 
 ENGINES = ("local", "ray")
 TRIES = 3
-"""Largest number of attempts per task."""
 GRACE = 30.0
 """Seconds that interrupted tasks get to save their state."""
 
@@ -50,6 +49,8 @@ class Engine(ABC):
     """Number of threads per device of a worker."""
     devices: int = field(default=1, kw_only=True)
     """Number of GPUs, or of processes on a CPU, that each task uses; 0 for all GPUs that this process may use."""
+    tries: int = field(default=TRIES, kw_only=True)
+    """Largest number of attempts per task."""
 
     @property
     def at_once(self) -> int:
@@ -93,8 +94,6 @@ def cores() -> int:
 class Local(Engine):
     """Processes on this machine, each with a pipe to this process; on a machine with GPUs, each has its own GPUs."""
 
-    tries: int = field(default=TRIES, kw_only=True)
-
     def map(self, function: Callable[[T], R], tasks: Sequence[T]) -> Generator[tuple[int, R], None, None]:
         idle: list[_Worker] = []
         busy: dict[Any, tuple[_Worker, int]] = {}
@@ -123,7 +122,7 @@ class Local(Engine):
                 yield number, value
 
         try:
-            yield from work_off(begin, finished, len(tasks), self.at_once, self.tries)
+            yield from work_off(begin, finished, len(tasks), self)
         finally:
             _dismiss(idle, [worker for worker, _ in busy.values()])
 
@@ -145,19 +144,15 @@ class Lost:
 
 
 def work_off(
-    begin: Callable[[int], None],
-    finished: Callable[[], Iterable[tuple[int, Any]]],
-    count: int,
-    workers: int,
-    most: int = TRIES,
+    begin: Callable[[int], None], finished: Callable[[], Iterable[tuple[int, Any]]], count: int, engine: Engine
 ) -> Generator[tuple[int, Any], None, None]:
-    """Start a task for each free worker, and yield the results; a task whose worker was lost is started again.
+    """Run tasks, as many at once as the engine says, and yield their results; a task of a lost worker is started again.
 
     ``finished`` waits until more tasks end, and raises the error that a task raised.
     """
     waiting, tries, busy = deque(range(count)), [0] * count, 0
     while waiting or busy:
-        while waiting and busy < workers:
+        while waiting and busy < engine.at_once:
             number = waiting.popleft()
             tries[number] += 1
             busy += 1
@@ -169,10 +164,10 @@ def work_off(
                 yield number, result
                 continue
             _log.info("the worker of task %d was lost: %s", number + 1, result.how)
-            if tries[number] == most:
+            if tries[number] == engine.tries:
                 raise WorkerLost(
-                    f"task {number + 1} was started {most} time{'s' * (most > 1)}, and its worker died each time, the "
-                    f"last time with {result.how}; if memory ran out, fewer --workers may help"
+                    f"task {number + 1} was started {engine.tries} times, and its worker died each time, the last "
+                    f"time with {result.how}; if memory ran out, fewer --workers may help"
                 )
             waiting.appendleft(number)
 

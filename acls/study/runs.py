@@ -12,11 +12,10 @@ import json
 import os
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -218,7 +217,7 @@ def run_cell(cell: Cell) -> list[Row] | Failed:
             told |= {"MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "acls"}
             ranks = [(cell, fresh, told | {"RANK": rank, "LOCAL_RANK": rank}) for rank in range(devices)]
             together = Local(devices, max(1, torch.get_num_threads() // devices), devices=0, tries=1)
-            deque(together.map(_train, ranks), maxlen=0)
+            list(together.map(_train, ranks))
     except TrainingStopped as error:
         return Failed(cell.method, cell.recipe.seed, str(error))
     with hold(folder.path / ".lock", wait=True):
@@ -229,10 +228,8 @@ def _train(task: tuple[Cell, bool, dict[str, Any]]) -> None:
     """Train a cell, or continue it if it is not fresh, as one of several processes if the environment says so."""
     cell, fresh, environment = task
     os.environ |= {name: str(value) for name, value in environment.items()}
-    if fresh:
-        fit(cell.recipe, cell.place, show=False, given=cell.given, wait=True)
-    else:
-        resume(cell.place, show=False, given=cell.given, wait=True)
+    train = partial(fit, cell.recipe) if fresh else resume
+    train(cell.place, show=False, given=cell.given, wait=True)
 
 
 def outputs(folder: str | Path, row: Row) -> Predictions:

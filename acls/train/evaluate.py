@@ -134,8 +134,7 @@ def open_weights(path: str | Path, data: DataOptions | None = None) -> tuple[Ses
     weights = folder.best if path.is_dir() else path
     tensors, meta = load_tensors(weights)
     plain = replace(recipe.model, pretrained=False, weights=None)
-    alone = replace(recipe, devices=1, nodes=1, limit_batches=None, ema=0.0)
-    session = Session(replace(alone, data=data or recipe.data, model=plain))
+    session = Session(replace(recipe, data=data or recipe.data, model=plain, devices=1, limit_batches=None, ema=0.0))
     classes = json.loads(meta.get("classes", "[]"))
     if len(classes) != session.data.n_classes:
         raise InputError(

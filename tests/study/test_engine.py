@@ -71,7 +71,7 @@ def test_a_killed_worker_is_replaced_and_its_task_tried_again(tmp_path):
 
 
 def test_a_task_that_always_kills_its_worker_is_given_up():
-    with pytest.raises(WorkerLost, match=rf"begun {TRIES} times.*signal 9"):
+    with pytest.raises(WorkerLost, match=rf"started {TRIES} times.*signal 9"):
         list(Local(workers=1, threads=1).map(jobs.die, [0]))
 
 
@@ -155,7 +155,7 @@ def test_ray_and_processes_give_the_same_results(tmp_path):
         with pytest.raises(InputError, match="7 will not do"):
             list(ray.map(jobs.refuse, [7]))
         assert dict(ray.map(jobs.die_once, [(str(tmp_path / "mark"), 5)])) == {0: 5}
-        with pytest.raises(WorkerLost, match=f"begun {TRIES} times"):
+        with pytest.raises(WorkerLost, match=f"started {TRIES} times"):
             list(ray.map(jobs.die, [0]))
     finally:
         library.shutdown()

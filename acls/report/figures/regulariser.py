@@ -141,23 +141,21 @@ def draw_smoothing(data: SmoothingBehaviour, axes: Sequence[Axes]) -> None:
     curves.set_title("(e) Undesirable behaviour of AR", fontsize=SMALL + 1)
     curves.axis("off")
     rest = [(1 - p) / (len(data.onehot) - 1) for p in data.confidence]
-    drawn = ((data.confidence, data.lowered["AR (MDCA)"], "ŷ"), (rest, data.raised, "j"))
-    for height, (p, f, name) in zip((0.7, 0.0), drawn, strict=True):
+    for height, p, f, name in ((0.7, data.confidence, data.lowered["AR (MDCA)"], "ŷ"), (0.0, rest, data.raised, "j")):
         part = curves.inset_axes((0, height, 1, 0.3))
         part.plot(p, f, color=PALETTE[2], linewidth=1.2)
         part.set(xlabel=f"p at {name}", ylabel=f"f at {name}")
         tidy(part)
-    for number, (title, values) in zip((0, 1, 2, 3, 5, 6), panels.items(), strict=True):
-        ax = axes[number]
+    for ax, letter, (title, values) in zip((*axes[:4], *axes[5:7]), "abcdfg", panels.items(), strict=True):
         classes = range(1, len(values) + 1)
-        ax.bar(classes, values, color=PALETTE[0] if number < 2 else PALETTE[2], width=0.7)
-        if number >= 2:
+        ax.bar(classes, values, color=PALETTE[0] if letter in "ab" else PALETTE[2], width=0.7)
+        if letter not in "ab":
             ax.bar(classes, data.onehot, fill=False, edgecolor=PALETTE[6], linewidth=0.6, linestyle="--", width=0.7)
-        ax.set_title(f"({chr(97 + number)}) {title}", fontsize=SMALL + 1)
+        ax.set_title(f"({letter}) {title}", fontsize=SMALL + 1)
         ax.axhline(0, color=PALETTE[6], linewidth=0.5)
         ax.set_ylim(min(0, *values) - 0.02, 1.08)
         ax.set_xticks(list(classes))
-        ax.set(xlabel="class", ylabel="probability" if number == 0 else "label")
+        ax.set(xlabel="class", ylabel="probability" if letter == "a" else "label")
         tidy(ax)
     for colour, (name, amounts) in zip(PALETTE, data.lowered.items(), strict=False):
         by_gap.plot(data.gap, amounts, color=colour, label=name, linewidth=1.2)
