@@ -211,7 +211,7 @@ def test_a_run_of_other_numbers_or_settings_is_refused_and_the_shared_study_stay
     changed = {
         "with different numbers": replace(first, result=Result(first.n, estimates)),
         "has runs with batch": replace(first, settings={**first.settings, "recipe": {**recipe, "batch": 7}}),
-        "by the name": replace(first, method="Mixup", result=first.result),
+        "another run named": replace(first, method="Mixup", result=first.result),
     }
     for number, (message, row) in enumerate(changed.items()):
         other = tmp_path / str(number)
