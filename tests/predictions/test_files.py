@@ -261,7 +261,7 @@ def test_a_truncated_file_is_named(tmp_path, suffix, keep):
     make(500).save(path)
     whole = path.read_bytes()
     path.write_bytes(whole[: int(len(whole) * keep) if isinstance(keep, float) else keep])
-    _raises(path, "truncated|not a whole")
+    _raises(path, "truncated|not a complete")
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
