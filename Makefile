@@ -3,6 +3,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+# Where it is set, each process that a test starts compiles all modules again.
+unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 PYTHONS ?= 3.11 3.12 3.13
@@ -44,7 +46,7 @@ matrix: $(addprefix matrix-,lowest $(PYTHONS))  ## the suite with the lowest dec
 
 matrix-%:
 	uv venv --quiet --clear --python $(if $(filter lowest,$*),$(firstword $(PYTHONS)),$*) build/matrix/$*
-	uv pip install --quiet --python build/matrix/$* --resolution $(if $(filter lowest,$*),lowest-direct,highest) \
+	uv pip install --quiet --compile-bytecode --python build/matrix/$* --resolution $(if $(filter lowest,$*),lowest-direct,highest) \
 	  -e '.[all,test,wandb,mlflow]'
 	build/matrix/$*/bin/python -m $(PYTEST) $(TESTS)
 
