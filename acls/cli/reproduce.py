@@ -1,7 +1,7 @@
 """Reproduce a table or figure of the paper: train its models, and show our numbers beside those of the paper.
 
 ACLS is trained in the authors' own form, on which the paper's claims are judged, and as Eq. 13. Each claim gets a
-verdict from our own runs: reproduced, not reproduced, or cannot be told at this n. ``--scale mini``
+verdict from our own runs: reproduced, not reproduced, or undecided. ``--scale mini``
 trains small versions for a CPU on the available data, or on embedded data if there is none; ``--scale paper``
 follows the full protocols and needs all data sets of the targets. There, ``--devices`` applies to ImageNet, which is
 trained on four GPUs. Tables share their runs, and finished runs are not trained again. Any setting of the recipes can

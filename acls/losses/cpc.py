@@ -99,6 +99,6 @@ class CPC(Regularized):
         return parts
 
     def rule(self, n_classes: int) -> Rule | None:
-        down = "-λ1/(K-1) Σ_k p_k/(p_k + p_y)"
+        down = "-λ1/(K-1) Σ_k≠y p_k/(p_k + p_y)"
         up = "-λ1/(K-1) p_j/(p_j + p_y) + λ2/(2(K-1)(K-2)) Σ_l≠y (p_l - p_j)/(p_l + p_j)"
         return self.rule_on_cross_entropy(gradient_rule(self.excess, down, up, pivot="true"))

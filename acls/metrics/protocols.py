@@ -107,7 +107,7 @@ class Meter:
 
     def result(self) -> dict[str, float]:
         """Return the metrics of all batches so far; empty if there was no valid sample."""
-        measured = [group.numbers(self.protocol) for group in (*self._finished, self._current) if group is not None]
+        measured = self.batches()
         if not measured:
             return {}
         total = sum(int(numbers["n"]) for numbers in measured)
@@ -117,6 +117,10 @@ class Meter:
             for name in measured[0]
             if name != "n"
         }
+
+    def batches(self) -> list[dict[str, float]]:
+        """Return the metrics of each batch that is measured separately."""
+        return [group.numbers(self.protocol) for group in (*self._finished, self._current) if group is not None]
 
     def _segments(self, batch: Batch, image: Tensor | None) -> Iterator[tuple[int, int]]:
         """Yield the ranges of rows of one group. A group ends when the next image exceeds its number of images."""

@@ -103,8 +103,8 @@ LINES = {
         for second in published.LAMBDA_2
     },
 }
-SCALINGS = {"grid of 0.1 by ECE": Temperature(objective="ece", grid=True), "NLL": Temperature()}
-"""Temperature scaling as in the paper, which is used to judge claims, and as in acls."""
+SCALINGS = {"grid": Temperature(objective="ece", grid=True), "NLL": Temperature()}
+"""Temperature scaling as in the paper (a grid of 0.1, by ECE), which is used to judge claims, and as in acls."""
 
 
 def lines_of(rows: Iterable[str], form: str | None = None) -> dict[str, MethodLine]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from acls.calibrators import Temperature
 from acls.data import load
@@ -15,16 +19,18 @@ from acls.errors import InputError
 from acls.losses import ACLS
 from acls.metrics.batch import Batch
 from acls.metrics.estimates import Estimate
-from acls.metrics.protocols import Protocol
+from acls.metrics.protocols import Meter, Protocol
 from acls.options import override, to_plain
 from acls.predictions import Predictions
 from acls.recipes import Recipe, find
 from acls.reproduce.experiments import EMBEDDED, SMALL, MethodLine
+from acls.results.details import Resampled, counts_of
 from acls.spec import Spec
 from acls.storage import write_text
 from acls.study import runs
 from acls.study.engine import Engine
 from acls.study.methods import method_of
+from acls.study.ranking import resamples_of
 from acls.study.store import Row, RunFiles, Store, file_name
 from acls.train import RunFolder
 from acls.train.evaluate import open_weights
@@ -117,23 +123,29 @@ class Study:
         return f"{method_of(self.recipe, self._spec(line)).name} {runs.calibrator_name(line.posthoc)}"
 
     def by_protocol(self, row: Row, protocol: Protocol) -> Row:
-        """Return the row with ECE and AECE computed by a protocol, without intervals.
+        """Return the row with ECE and AECE computed by a protocol.
 
-        For label maps, all labelled pixels are used, not only those that were kept.
+        For label maps, all labelled pixels are used, not only those that were kept. A protocol that averages over
+        batches of images has intervals, from resamples of whole batches.
         """
         file = self.folder(row).path / f"{protocol.name}-{protocol.bins}-{file_name(row.posthoc)}.json"
         if not file.is_file():
             p = runs.outputs(self._folder, row)
             if p.image is None or row.posthoc != runs.NONE:
-                assert p.scores is not None
                 assert p.kind != "triples"
-                found = protocol.measure(p.scores, p.labels, kind=p.kind, image=p.image)
+                meter = protocol.meter()
+                meter.add(Batch.of(p.scores, p.labels, kind=p.kind), p.image)
             else:
-                found = _measure_maps(self.folder(row).path, protocol)
-            write_text(file, json.dumps(to_plain(found)))
+                meter = _measure_maps(self.folder(row).path, protocol)
+            write_text(file, json.dumps(to_plain({"metrics": meter.result(), "batches": meter.batches()})))
         found = json.loads(file.read_text(encoding="utf-8"))
-        new = {name: Estimate(found[name]) for name in ("ece", "aece")}
-        result = replace(row.result, estimates={**row.result.estimates, **new}, floors={}, details=None)
+        drawn = _resampled_batches(found["batches"], protocol) if len(found["batches"]) > 1 else {}
+        new = {name: Estimate(found["metrics"][name], None, *_ends(drawn.get(name))) for name in ("ece", "aece")}
+        details, kept = row.result.details, resamples_of(row)
+        if details is not None and kept is not None:
+            others = {name: values for name, values in kept.metrics.items() if name not in new}
+            details = replace(details, resamples=Resampled({**others, **drawn}, kept.units))
+        result = replace(row.result, estimates={**row.result.estimates, **new}, floors={}, details=details)
         return replace(row, result=result)
 
     def temperature(self, row: Row) -> float:
@@ -165,10 +177,30 @@ class Study:
         return Spec(line.method.name, {**line.method.fields, line.margin_field: self.margin})
 
 
-def _measure_maps(run: Path, protocol: Protocol) -> dict[str, float]:
+def _measure_maps(run: Path, protocol: Protocol) -> Meter:
     with isolated():
         session, _ = open_weights(run)
         meter = protocol.meter()
         for logits, target, _ in session.outputs(session.data.test):
             meter.add(Batch.of(logits, target, kind="logits", ignore_index=session.data.void))
-        return meter.result()
+        return meter
+
+
+def _resampled_batches(batches: Sequence[Mapping[str, float]], protocol: Protocol) -> dict[str, Tensor]:
+    """Return ECE and AECE on resamples of whole batches; networks on the same images share the same resamples."""
+    sizes = torch.tensor([batch["n"] for batch in batches], dtype=torch.float64)
+    weights = counts_of(sizes) * (sizes if protocol.weighted else 1.0)
+    drawn = {}
+    for name in ("ece", "aece"):
+        means = weights @ torch.tensor([batch[name] for batch in batches], dtype=torch.float64) / weights.sum(1)
+        # Resamples of B batches vary by the factor (B - 1) / B too little.
+        drawn[name] = means.mean() + (means - means.mean()) * math.sqrt(len(batches) / (len(batches) - 1))
+    return drawn
+
+
+def _ends(drawn: Tensor | None) -> tuple[float, float] | tuple[None, None]:
+    """Return the central 95 % of a metric's resamples."""
+    if drawn is None:
+        return None, None
+    low, high = drawn.quantile(torch.tensor([0.025, 0.975], dtype=drawn.dtype)).tolist()
+    return low, high

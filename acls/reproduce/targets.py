@@ -6,12 +6,14 @@ import copy
 import json
 import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from acls.data.dataset import batches
 from acls.losses import REGISTRY, make_loss, table
@@ -146,7 +148,8 @@ def _table(result: Reproduced) -> None:
             rows = {label: [study.by_protocol(row, how) for row in ours] for label, ours in pooled.items()}
             result.parts.append(
                 f"ECE and AECE as the paper measures them, by the protocol {how.name}: {how.why}. Claims are judged by "
-                "these; pooled: as `acls evaluate` measures, over n sampled pixels."
+                "these, with intervals from resamples of whole batches; pooled: as `acls evaluate` measures, over n "
+                "sampled pixels, the background among them."
             )
         result.parts.append(_beside(experiment, paper, study, rows, pooled))
         if experiment.ten_bins:
@@ -162,10 +165,9 @@ def _table(result: Reproduced) -> None:
         found = [_judged(claim, experiment, study, rows) for claim in experiment.claims(paper)]
         judged = [one for one in found if one is not None]
         result.judged += judged
-        if how is None:
-            result.parts.append(
-                "Differences are between estimates without the bias of noise, not of the columns above."
-            )
+        if not judged:
+            continue
+        result.parts.append(_columns(study, how is None))
         result.parts.append(_verdicts(judged))
         if result.name == "tableA":
             result.keep(_grids(study, rows))
@@ -188,9 +190,10 @@ def _beside(
 ) -> Table:
     """Return a table of the paper's numbers and ours; ``pooled`` is shown beside the numbers of a protocol."""
     right = "acc" if experiment.accuracy == "accuracy" else "mIoU"
-    extra = [] if experiment.protocol is None else ["pooled: ECE", "AECE"]
-    columns = [f"ours: {right}", "ECE", "95 %", "floor", "AECE", "seeds", "n", *extra]
-    shown = Table(["method", f"paper: {right}", "ECE", "AECE", *columns])
+    extra = [] if experiment.protocol is None else ["pooled: ECE", "pooled: AECE"]
+    columns = [f"ours: {right}", "ours: ECE", "95 %", "floor", "ours: AECE", "seeds", "n", *extra]
+    hidden = ("n", "seeds", "floor", "95 %", "paper: AECE", f"paper: {right}", "pooled: AECE", "ours: AECE")
+    shown = Table(["method", f"paper: {right}", "paper: ECE", "paper: AECE", *columns], optional=hidden)
     for label, line in study.lines.items():
         ours, floors = rows[label], metric_values(rows[label], "ece_floor")
         cells = [
@@ -207,12 +210,28 @@ def _beside(
     return shown
 
 
+def _columns(study: Study, debiased: bool) -> str:
+    """Explain the columns of a table and of the claims below it."""
+    parts = ["±: the standard deviation over seeds.", "95 %: the interval of one network's ECE from its test samples"]
+    parts[-1] += ", without the bias of noise, so that it may lie below the ECE beside it." if debiased else "."
+    if debiased:
+        parts.append("Floor: the ECE that a calibrated network would show with n samples.")
+    if any(line.posthoc is not None for line in study.lines.values()):
+        parts.append("CE + TS: the temperature of least ECE of a grid of 0.1, as in the paper, or the most likely one.")
+    parts.append("Claims: a lower error, or an accuracy that is lower by at most a point, all in percent.")
+    parts.append(f"The verdict on the {FIRST} is the one that counts; that on {SECOND} stands beside it.")
+    if debiased:
+        parts.append("Differences are between estimates without the bias of noise, not between the columns above.")
+    return " ".join(parts)
+
+
 def _printed(row: Published) -> list[str]:
     return ["-" if value is None else f"{value:.2f}" for value in row]
 
 
 def _ten_bins(experiment: Experiment, study: Study, rows: Mapping[str, list[Row]]) -> Table:
-    shown = Table(["method", "paper: ECE", "AECE", "ours: ECE", "AECE", "seeds"])
+    header = ["method", "paper: ECE", "paper: AECE", "ours: ECE", "ours: AECE", "seeds"]
+    shown = Table(header, optional=("seeds", "paper: AECE"))
     ten = replace(protocol("pooled"), bins=10)
     for label, line in study.lines.items():
         ours = [study.by_protocol(row, ten) for row in rows[label]]
@@ -244,13 +263,13 @@ def _interval(rows: Sequence[Row]) -> str:
 
 
 def _verdicts(judged: Sequence[Judged]) -> Table:
-    header = ["claim", f"verdict on {FIRST}", "difference %", "95 %", "seeds", f"verdict on {SECOND}", "note"]
-    shown = Table(header, align="llrrrll")
+    header = ["claim", FIRST, "diff. %", "95 %", "seeds", SECOND, "note"]
+    shown = Table(header, align="llrrrll", optional=("note", "seeds", SECOND))
     for one in judged:
         found, value = one.difference, f"{100 * one.difference.value:+.2f}"
         ends = f"{100 * found.low:.2f} .. {100 * found.high:.2f}"
         if math.isinf(found.low):
-            ends = "unknown with one seed" if found.seeds == 1 else "unknown: the same for all seeds"
+            ends = "one seed" if found.seeds == 1 else "all seeds equal"
         shown.add(one.claim, one.verdict, value, ends, str(found.seeds), one.beside or "", one.note)
     return shown
 
@@ -289,10 +308,15 @@ def _table2(result: Reproduced) -> None:
             ours.add(method, row.kind, row.pivot, row.f_pivot, row.c_pivot, row.f_others, row.c_others)
     result.parts += [
         "The label is lowered by f C at the pivot (ŷ the predicted, y the true class) and raised by f C elsewhere. "
-        "What is wrong with the printed rows, and the tests that show it, are in the errata. Of ACLS the right rows "
-        f"are those of the {FIRST}, and of {SECOND} with its second term averaged over classes.",
+        "What is wrong with the printed rows, and the tests that show it, are in the errata. The printed row of label "
+        "smoothing holds where ŷ is the true class, as the paper says. Of ACLS the right rows are those of the "
+        f"{FIRST}, and of {SECOND} with its second term averaged over classes.",
         shown,
-        "The other methods of this package:",
+        "K: number of classes; M: margin; w, λ, ε: strengths; g(p): the factor of the focal loss's gradient; a_k: the "
+        "sign of the mean of p_k over the batch minus the share of class k in it (with a = 1 at ŷ alone, MDCA has "
+        "2 w/K p_ŷ (1 - p_ŷ) and 2 w/K p_ŷ p_j); c_n: how often sample n was right, H(n, m) the sign of c_n - c_m. Of "
+        "CRL the right row is that of a pair of samples n and m.",
+        "The other methods of this package that have a rule per sample:",
         ours,
     ]
 
@@ -306,14 +330,19 @@ def _figure1(result: Reproduced) -> None:
         "to (f) are the paper's; (e) has f of MDCA at the predicted class (top) and at each of the others (bottom), by "
         "the probability of the class. Panel (g) is ACLS as in Eq. 13, and (h) and (i) show what the label of the "
         "predicted class is lowered by: a parabola in the confidence for MDCA and CRL, so 0 where the network is "
-        "surest, and a line in the logit gap for ACLS."
+        "surest, and a line in the logit gap for ACLS. That is why MDCA hardly changes the label in (d). The logits "
+        f"are {', '.join(f'{z:g}' for z in regulariser.DEFAULT_LOGITS)}; the strengths, which the paper does not "
+        "print, are ours: LS 0.2, MDCA 1, CRL 1, MbLS 0.4 and ACLS 0.03 and 0.05, margin 6."
     )
     result.keep(regulariser.smoothing_figure())
 
 
 def _figure2(result: Reproduced) -> None:
     rows = ("CE", "LS", "CPC", "MDCA", "MbLS", "CRL", "ACLS")
-    result.parts.append(f"From the first seed; ACLS is the {FIRST}. Accuracies and ECEs have 95 % intervals.")
+    result.parts.append(
+        f"From the first seed; ACLS is the {FIRST}. Accuracies and ECEs have 95 % intervals. The hatched part of a bar "
+        "is the gap between accuracy and mean confidence."
+    )
     for _, study, _ in result.trained(papers_of(result.name), lines_of(rows)):
         figure, axes = canvas(1, len(rows), width=2.1 * len(rows), height=2.6)
         for label, ax in zip(rows, axes, strict=True):
@@ -335,13 +364,14 @@ def _figure2(result: Reproduced) -> None:
 def _figure3(result: Reproduced) -> None:
     lines = lines_of(("ACLS, ranking", "ACLS, margin"), result.setup.form)
     for _, study, _ in result.trained(_TINY, lines):
-        header = ["condition", "paper: inactive %", "ours: inactive %", "seeds", "largest gap, median", "verdict"]
-        shown = Table(header, align="lrrrrl")
+        header = ["where it is 0", "paper %", "ours %", "seeds", "median gap", "verdict"]
+        shown, gaps = Table(header, align="lrrrrl", optional=("seeds",)), dict[str, float]()
         figure, axes = canvas(1, len(lines), width=2.6 * len(lines), height=2.8)
         judged: dict[str, dict[str, Judged]] = {}
         for (label, line), ax in zip(lines.items(), axes, strict=True):
             found = [_activity(study, row, label) for row in study.rows(label)]
             if not found:
+                ax.axis("off")
                 continue
             gap, shares = found[0][0], [activity.inactive for _, activity in found]
             regulariser.draw_activity(found[0][1], ax)
@@ -352,6 +382,7 @@ def _figure3(result: Reproduced) -> None:
             one = Judged(claim, verdict_on(off, -NEAR, NEAR), off, regime=study.regime, key=key)
             judged.setdefault(line.row, {})[line.form] = one
             mean = f"{100 * statistics.fmean(shares):.1f}"
+            gaps[label] = gap
             shown.add(label, f"{100 * paper:.0f}", mean, str(len(shares)), f"{gap:.1f}", one.verdict)
         for by_form in judged.values():
             if {FIRST, SECOND} <= by_form.keys():
@@ -359,9 +390,11 @@ def _figure3(result: Reproduced) -> None:
         result.parts += [
             shown,
             "With the margin condition the regulariser is 0 where no logit lies more than the margin, "
-            f"{study.margin:g}, below the largest (nor, in the {FIRST}, the largest itself above it). A small network "
-            "trained for a few epochs, whose median largest gap is below the margin, is hardly regularised. A share "
-            "counts as reproduced within 10 points of the paper's.",
+            f"{study.margin:g}, below the largest (nor, in the {FIRST}, the largest itself above it). The gap of a "
+            "sample is its largest logit minus its smallest; that of the median training sample is "
+            f"{', '.join(f'{gap:.1f} ({label})' for label, gap in gaps.items())}, with the first seed. A small network "
+            "trained for a few epochs separates its logits little, so that the margin leaves many samples alone. A "
+            "share counts as reproduced within 10 points of the paper's.",
         ]
         result.keep(figure, study.recipe.name)
 
@@ -384,26 +417,31 @@ def _figure_a(result: Reproduced) -> None:
 
 def _statistics(result: Reproduced) -> None:
     """Add the two additional statistics from the text of the paper."""
+    header = ["share of training samples", "method", "paper %", "ours %", "seeds"]
+    printed = {BY_STEP: published.ALTERED_SHARE, BY_LARGEST: published.GAMMA_THREE_SHARE}
     for _, study, _ in result.trained(_TINY, lines_of(("ACLS", "FLSD"), result.setup.form)):
-        shown = Table(["statistic", "method", "paper %", "ours %", "seeds"], align="ll")
+        shown = Table(header, align="ll", optional=("seeds",))
         for label in study.lines:
-            flsd = label == "FLSD"
-            what = "gamma = 3 at the end of training" if flsd else "prediction altered by the regulariser's step"
-            paper = published.GAMMA_THREE_SHARE if flsd else published.ALTERED_SHARE
-            folders = [study.folder(row).path for row in study.rows(label)]
-            ours = [100 * (_gamma_three(folder) if flsd else altered(folder)) for folder in folders]
-            if ours:
-                shown.add(what, label, f"{paper:g}", f"{statistics.fmean(ours):.2f}", str(len(ours)))
+            measure = gamma_three if label == "FLSD" else altered
+            ours = [measure(study.folder(row).path) for row in study.rows(label)]
+            for what in ours[0] if ours else ():
+                mean = f"{100 * statistics.fmean(shares[what] for shares in ours):.2f}"
+                shown.add(what, label, f"{printed[what]:g}" if what in printed else "-", mean, str(len(ours)))
         result.parts += [
             shown,
-            "Altered: the share of training samples, in batches of the last epoch, that the network predicts otherwise "
-            "after the optimiser's step with the regulariser than after the same step without it, from the same "
-            "weights and momenta.",
+            "A step is one of the optimiser, from the weights and momenta at the end of training, with each of at most "
+            f"{STEPS} batches of the last epoch. The paper's number is of predictions that are right and that a step "
+            "of ACLS alters; the row without the regulariser shows what a step of cross-entropy does.",
         ]
 
 
-def altered(run: Path) -> float:
-    """Return the share of training samples whose prediction the regulariser changes in one step, after training."""
+BY_STEP = "right, but wrong after a step"
+BY_PLAIN_STEP = "the same without the regulariser"
+BY_LARGEST = "gamma 3 by the largest p, as printed"
+
+
+def altered(run: Path) -> dict[str, float]:
+    """Return the shares of training samples whose predictions change in one step, after training."""
     folder, recipe = open_run(run)
     with isolated():
         session = Session(replace(recipe, devices=1))
@@ -411,9 +449,16 @@ def altered(run: Path) -> float:
         before = copy.deepcopy((session.model.state_dict(), session.optimizer.state_dict(), session.loss.state_dict()))
         plain = make_loss("CE", ignore_index=session.data.void).to(session.fabric.device)
         draws = session.draws(recipe.epochs - 1)[:STEPS]
-        changed = total = 0
+        found, total = Counter[str](), 0
+
+        def predictions(images: Tensor) -> Tensor:
+            session.model.eval()
+            with torch.no_grad():
+                return session.model(images.to(session.fabric.device)).argmax(1).cpu()
+
         for number, batch in enumerate(batches(session.data.train, draws)):
-            predicted = []
+            session.model.load_state_dict(before[0])
+            at_first, after = predictions(batch[0]), []
             for loss in (plain, session.loss):
                 session.model.load_state_dict(before[0])
                 session.optimizer.load_state_dict(copy.deepcopy(before[1]))
@@ -421,14 +466,14 @@ def altered(run: Path) -> float:
                 session.model.train()
                 session.step(batch, recipe.epochs - 1, number)
                 session.loss = own
-                session.model.eval()
-                with torch.no_grad():
-                    predicted.append(session.model(batch[0].to(session.fabric.device)).argmax(1).cpu())
+                after.append(predictions(batch[0]))
             session.loss.load_state_dict(before[2])
-            counted = batch[1] != session.data.void
-            changed += int(((predicted[0] != predicted[1]) & counted).sum())
+            counted, right = batch[1] != session.data.void, batch[1] == at_first
+            found[BY_STEP] += int((right & (after[1] != at_first) & counted).sum())
+            found[BY_PLAIN_STEP] += int((right & (after[0] != at_first) & counted).sum())
+            found["predicted otherwise with the regulariser"] += int(((after[0] != after[1]) & counted).sum())
             total += int(counted.sum())
-    return changed / max(total, 1)
+    return {what: number / max(total, 1) for what, number in found.items()}
 
 
 def _activity(study: Study, row: Row, label: str) -> tuple[float, regulariser.Activity]:
@@ -447,11 +492,13 @@ def _activity(study: Study, row: Row, label: str) -> tuple[float, regulariser.Ac
     return float((high - low).median()), regulariser.prepare_activity(values, label)
 
 
-def _gamma_three(run: Path) -> float:
+def gamma_three(run: Path) -> dict[str, float]:
+    """Return the shares of training samples that FLSD gives gamma 3, by the printed rule and by that of its code."""
     outputs = predict_run(run, part="train")
     assert outputs.scores is not None
-    p_true = outputs.scores.softmax(1).gather(1, outputs.labels.unsqueeze(1))
-    return float((p_true >= 0.2).double().mean())
+    p = outputs.scores.softmax(1)
+    by = {BY_LARGEST: p.amax(1), "gamma 3 by the true class's p, as coded": p.gather(1, outputs.labels.unsqueeze(1))}
+    return {what: float((each >= 0.2).double().mean()) for what, each in by.items()}
 
 
 TARGETS: dict[str, tuple[str, Callable[[Reproduced], None]]] = {

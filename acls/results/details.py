@@ -59,13 +59,18 @@ def resample(blocks: Blocks) -> Resampled:
 
     With few blocks, a resample may contain no sample. It then has no metrics, and it is drawn again.
     """
-    random = torch.Generator().manual_seed(0)
-    ones = torch.ones(RESAMPLES, blocks.cells.shape[0], dtype=torch.float64)
-    weights = torch.poisson(ones, generator=random)
     units = blocks.units
-    while blocks.used and bool((empty := weights @ units.cpu() == 0).any()):
-        weights[empty] = torch.poisson(ones[empty], generator=random)
-    return Resampled(blocks.metrics(weights.to(blocks.cells)), units)
+    return Resampled(blocks.metrics(counts_of(units).to(blocks.cells)), units)
+
+
+def counts_of(units: Tensor) -> Tensor:
+    """Draw how often each block occurs in every resample; none is without samples, if there are any."""
+    random = torch.Generator().manual_seed(0)
+    ones = torch.ones(RESAMPLES, len(units), dtype=torch.float64)
+    counts = torch.poisson(ones, generator=random)
+    while bool(units.any()) and bool((empty := counts @ units.cpu().double() == 0).any()):
+        counts[empty] = torch.poisson(ones[empty], generator=random)
+    return counts
 
 
 def worst_mistakes(worst: tuple[Mistake, ...], p: Predictions, first: int, ignore_index: int) -> tuple[Mistake, ...]:

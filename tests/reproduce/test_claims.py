@@ -1,14 +1,16 @@
 """A claim is reproduced, or not, only where seeds and samples leave no doubt."""
 
+import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
 from acls.metrics.estimates import Estimate
 from acls.metrics.significance import SeedDifference
+from acls.options import to_plain
 from acls.reproduce import published
-from acls.reproduce.claims import Claim, judge, verdict_on
+from acls.reproduce.claims import Claim, judge, summarise, verdict_on
 from acls.reproduce.experiments import EXPERIMENTS, FORMS, LINES, label_of, lines_of
 from acls.results import Record, Result
 
@@ -42,18 +44,18 @@ def test_a_clear_difference_is_reproduced_and_its_opposite_is_not():
 
 
 def test_seeds_that_disagree_leave_it_open():
-    assert judge(CLAIM, rows([0.01, 0.06, 0.02]), rows([0.05, 0.03, 0.04])).verdict == "cannot be told at this n"
+    assert judge(CLAIM, rows([0.01, 0.06, 0.02]), rows([0.05, 0.03, 0.04])).verdict == "undecided"
 
 
 def test_few_test_samples_leave_it_open_however_the_seeds_agree():
     low, high = [0.010, 0.011, 0.012], [0.020, 0.021, 0.022]
     assert judge(CLAIM, rows(low), rows(high)).verdict == "reproduced"
-    assert judge(CLAIM, rows(low, half_width=0.02), rows(high, half_width=0.02)).verdict == "cannot be told at this n"
+    assert judge(CLAIM, rows(low, half_width=0.02), rows(high, half_width=0.02)).verdict == "undecided"
 
 
 def test_one_seed_tells_nothing():
     judged = judge(CLAIM, rows([0.01]), rows([0.05]))
-    assert judged.verdict == "cannot be told at this n"
+    assert judged.verdict == "undecided"
     assert math.isinf(judged.difference.high)
 
 
@@ -93,13 +95,13 @@ def test_every_row_of_acls_is_there_as_the_authors_ran_it_and_as_eq_13():
 def test_what_the_paper_ties_or_loses_is_not_claimed():
     """ACLS and MbLS tie at an AECE of 3.25; in Table 5 AR alone has the lower AECE on ResNet-101."""
     told = {str(claim) for claim in EXPERIMENTS["table3"].claims("cifar10_resnet101")}
-    assert "ACLS has a lower ECE than MbLS" in told
-    assert "ACLS has a lower AECE than MbLS" not in told
+    assert "ECE: ACLS < MbLS" in told
+    assert "AECE: ACLS < MbLS" not in told
     ablation = {str(claim) for claim in EXPERIMENTS["table5"].claims("tiny_imagenet_resnet101")}
-    assert "ACLS has a lower ECE than ACLS, AR only" in ablation
-    assert "ACLS has a lower AECE than ACLS, AR only" not in ablation
+    assert "ECE: ACLS < ACLS, AR only" in ablation
+    assert "AECE: ACLS < ACLS, AR only" not in ablation
     ten_bins = {str(claim) for claim in EXPERIMENTS["tableB"].claims("tiny_imagenet_resnet50")}
-    assert "ACLS has a lower ECE than Patra" in ten_bins
+    assert "ECE: ACLS < Patra" in ten_bins
 
 
 def test_a_lower_error_at_the_cost_of_accuracy_reproduces_nothing():
@@ -117,12 +119,32 @@ def test_a_loss_of_accuracy_that_seeds_leave_in_doubt_leaves_a_lower_error_in_do
     collapsed = rows([0.012], accuracy=0.32)[0]
     judged = judge(CLAIM, [*low[:2], replace(collapsed, seed=2)], high)
     assert judged.note == "loses 19.3 points of accuracy"
-    assert judged.verdict == "cannot be told at this n"
+    assert judged.verdict == "undecided"
+
+
+def test_a_loss_of_exactly_a_point_is_not_more_than_one():
+    """0.549 - 0.559 is a little below -0.01 in binary."""
+    low, high = rows([0.010, 0.011, 0.012], accuracy=0.549), rows([0.050, 0.052, 0.051], accuracy=0.559)
+    judged = judge(CLAIM, low, high)
+    assert (judged.verdict, judged.note) == ("reproduced", "")
+
+
+def test_of_a_claim_on_two_pages_the_summary_counts_the_one_with_more_seeds(tmp_path):
+    """As after `all --seeds 1` and then `table3 --seeds 3`, whichever page comes last."""
+    few, many = judge(CLAIM, rows([0.01]), rows([0.05])), judge(CLAIM, rows([0.01] * 3), rows([0.05] * 3))
+    for first, last in ((few, many), (many, few)):
+        for name, one in (("table1", first), ("table3", last)):
+            claims = [{**asdict(one), **asdict(one.difference)}]
+            text = {"name": name, "title": "", "scale": "mini", "seeds": "1", "claims": claims}
+            (tmp_path / f"{name}.json").write_text(json.dumps(to_plain(text)))
+        summarise(tmp_path, ["table1", "table3"])
+        assert "Of 1 distinct claims" in (tmp_path / "summary.md").read_text()
+        assert "1 reproduced, 0 not reproduced, 0 undecided" in (tmp_path / "summary.md").read_text()
 
 
 @pytest.mark.parametrize(
     ("low", "high", "verdict"),
-    [(-0.02, 0.03, "reproduced"), (0.7, 0.8, "not reproduced"), (0.05, 0.2, "cannot be told at this n")],
+    [(-0.02, 0.03, "reproduced"), (0.7, 0.8, "not reproduced"), (0.05, 0.2, "undecided")],
 )
 def test_a_share_is_the_papers_to_within_a_tolerance(low, high, verdict):
     assert verdict_on(SeedDifference((low + high) / 2, low, high, 0.5, 3, None), -0.1, 0.1) == verdict
