@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -139,10 +140,12 @@ def evaluate_files(
     """Evaluate models from files of their predictions, and compare each with the first: `acls evaluate A B`.
 
     ``files`` are paths, or a dictionary from model names to sources. ``by`` may contain "group", "predicted" (the
-    predicted class) and "image". With an ``engine``, its processes count the parts of a data set.
+    predicted class), and "row" to treat rows as independent even if they have images. With an
+    ``engine``, its processes count the parts of a data set.
     """
     models = _named(files, columns, ignore_index)
-    settings: dict[str, Any] = {"by_group": any(name != "image" for name in by), "by_image": "image" in by}
+    by_image = "image" in by or (False if "row" in by else None)
+    settings: dict[str, Any] = {"by_group": any(name not in ("image", "row") for name in by), "by_image": by_image}
     settings |= {"bins": bins, "compare": len(models) > 1, "ignore_index": ignore_index}
     results, notes = {}, []
     if engine is not None and "predicted" in by:
@@ -186,6 +189,8 @@ def _named(
 def short_names(paths: Sequence[str | Path]) -> list[str]:
     """Return the names of files without their folders, or the full paths if two files have the same name."""
     names = [Path(path).name or str(path) for path in paths]
+    if twice := [path for path, number in Counter(map(str, paths)).items() if number > 1]:
+        raise InputError(f"{twice[0]} is named twice: pass each file once")
     return names if len(set(names)) == len(set(map(str, paths))) else list(map(str, paths))
 
 
@@ -196,11 +201,9 @@ def compare_files(
     if len(paths) < 2:
         raise InputError("--predictions: expected two files or more, got one: `acls evaluate` measures one")
     names = short_names(paths)
-    if len(set(names)) < len(names):
-        raise InputError("--predictions names a file twice")
     records: list[Record] = []
     for name, path in zip(names, paths, strict=True):
-        result = measured(path, columns, by_image=None, compare=True, ignore_index=ignore_index)
+        result = measured(path, columns, compare=True, ignore_index=ignore_index)
         records.append(Record(name, None, "none", result, {"unit": result.unit}))
         if result.labels != records[0].result.labels:
             raise InputError(f"{path} and {paths[0]} have different labels: both must contain the same samples")
@@ -329,7 +332,7 @@ def evaluate(
     own = {name: settings.pop(name, None) for name in ("confidence", "correct", "group", "image")}
     ignored = settings.get("ignore_index", IGNORE_INDEX)
     found = _checked(scores, labels, kind, sample_weight=sample_weight, ignore_index=ignored, **own)
-    return measured(found, **({"by_group": found.group is not None, "by_image": None} | settings))
+    return measured(found, **({"by_group": found.group is not None} | settings))
 
 
 def calibrate(

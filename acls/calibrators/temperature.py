@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass, field
 from operator import add
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from acls.calibrators.base import Calibrator, Outcome
 from acls.calibrators.calibration_set import CHUNK, CalibrationSet, Chunks, ScoreTally, sum_over
+from acls.metrics.protocols import GRID
 from acls.options import option
 
 COLDEST, HOTTEST = 1e-6, 1e4
@@ -57,7 +57,7 @@ class Temperature(Calibrator):
 
     def _fit(self, data: CalibrationSet) -> Outcome:
         if self.grid:
-            found, outcome = _best_of(data, PAPERS_GRID, self.objective), Outcome()
+            found, outcome = _best_of(data, GRID, self.objective), Outcome()
         elif self.objective == "nll":
             outcome = solve(data)
             found = outcome.temperature
@@ -172,10 +172,6 @@ def _derivatives(data: Chunks, beta: float) -> tuple[float, float, float]:
 
     n, nll, slope, curvature = sum_over(data, sums).tolist()
     return nll / n, slope / n, curvature / n
-
-
-# Repeated sums of 0.1, as in the reference implementations: 3.2000000000000015 instead of 3.2.
-PAPERS_GRID = list(itertools.accumulate([0.1] * 100))
 
 
 def _best_of(data: CalibrationSet, temperatures: list[float], objective: str) -> float:

@@ -147,7 +147,7 @@ def models_of(args: argparse.Namespace, files: Sequence[str]) -> list[tuple[str,
         raise InputError(
             f"{len(named)} names of scores for {len(files)} files: pass one for all files, or one for each"
         )
-    by = (name for name in getattr(args, "by", []) if name not in ("group", "image", "predicted"))
+    by = (name for name in getattr(args, "by", []) if name not in ("group", "image", "predicted", "row"))
     common = {**dict.fromkeys(_SCORES), "group": next(by, args.group)}
     return [(title, batches_of(args, path, **(common | own))) for title, path, own in models]
 

@@ -10,7 +10,7 @@ Examples:
   acls evaluate nets.npz --logits resnet20 --logits resnet56
   acls evaluate before.parquet after.parquet --json
   acls evaluate 'parts/*.parquet' --by group --workers 4
-  acls evaluate pixels.npz --image image_index --by image
+  acls evaluate pixels.npz --image image_index
   acls evaluate preds.npz --max-error 2%
   acls evaluate preds.npz --protocol all
 
@@ -27,8 +27,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", metavar="FILE", nargs="+", help=FILES)
     parser.add_argument("--bins", type=number(int, "[1, 100000]"), default=15, help="bins of the calibration errors")
     by = "group, or a column name: also metrics and --max-error per group; predicted: per predicted "
-    by += "class; image: treat images, not rows, as independent"
-    parser.add_argument("--by", action="append", default=[], metavar="group|image|predicted|NAME", help=by)
+    by += "class; row: treat rows as independent even if the file names their images"
+    parser.add_argument("--by", action="append", default=[], metavar="group|predicted|row|NAME", help=by)
     protocol = "compute metrics as a paper's code does; all: every protocol side by side"
     parser.add_argument("--protocol", metavar="NAME", help=protocol)
     workers = "processes that share the parts of a data set (default: only this one)"

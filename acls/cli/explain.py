@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> None:
 
         given = args.logits != LOGITS
         save(smoothing_figure(logits, args.label) if given else smoothing_figure(DEFAULT_LOGITS), args.figure)
-        print(f"drawn to {args.figure}")
+        say(args, {"figure": args.figure}, f"drawn to {args.figure}")
         return
     from acls.losses import make_losses
     from acls.losses.rule import explain_all

@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
             if not args.quiet:
                 print(result.shown())
             print(f"{name}: {setup.out / f'{name}.md'}" + "".join(f", {file}" for file in result.files))
-    found = [{"folder": str(setup.out), **result.plain()} for result in results]
+    found = {"folder": str(setup.out), "results": [result.plain() for result in results]}
     say(args, found, f"summary of all results: {setup.out / NAME}")
     return int(any(result.failed for result in results))
 

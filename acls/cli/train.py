@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         elif args.dry_run:
             plan = make_plan(replace(recipe, log=()))
             if distributed.rank() == 0:
-                print(plan)
+                say(args, vars(plan), str(plan))
             return 0
         else:
             result = fit(recipe, args.out, **how)

@@ -24,10 +24,11 @@ from acls.metrics.bins import BINS, Bins, edges
 from acls.metrics.ordered import adaptive_ece
 from acls.metrics.proper import Proper
 from acls.metrics.suite import Suite
+from acls.predictions import to_logits
 from acls.shapes import IGNORE_INDEX
 
-TEMPERATURES = 100
-"""Temperatures of the grid 0.1, 0.2, ..., 10."""
+GRID = list(itertools.accumulate([0.1] * 100))
+"""The temperatures 0.1, 0.2, ..., 10, as repeated sums like the code of the papers: 2.8 is 2.800000000000001."""
 
 
 @dataclass(frozen=True)
@@ -152,13 +153,11 @@ class _GridMeter(Meter):
 
     def __init__(self, protocol: Protocol) -> None:
         super().__init__(protocol)
-        # Like the code of the papers, we add 0.1 repeatedly, so 2.8 is 2.800000000000001.
-        self._grid = list(itertools.accumulate([0.1] * TEMPERATURES))
         self._at: list[tuple[Bins, Proper]] = []
 
     def add(self, batch: Batch, image: Tensor | None = None) -> None:
-        logits = batch.scores.log() if batch.kind == "probs" else batch.scores
-        scaled = (Batch(logits / temperature, batch.target, "logits") for temperature in self._grid)
+        logits = to_logits(batch.scores, batch.kind)
+        scaled = (Batch(logits / temperature, batch.target, "logits") for temperature in GRID)
         counted = [(Bins.count(each, self.protocol.bins), Proper.count(each)) for each in scaled]
         if self._at:
             both = zip(self._at, counted, strict=True)
@@ -171,7 +170,7 @@ class _GridMeter(Meter):
             return {}
         errors = [bins.ece for bins, _ in self._at]
         best = errors.index(min(errors))
-        return {**_numbers(*self._at[best]), "temperature": self._grid[best]}
+        return {**_numbers(*self._at[best]), "temperature": GRID[best]}
 
 
 @dataclass(frozen=True, eq=False)

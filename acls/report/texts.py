@@ -262,7 +262,7 @@ def _trained(run: TrainedRun) -> Parts:
     from acls.results import evaluate, verdict
     from acls.train import RunFolder
 
-    measured = evaluate(RunFolder(run.folder).predictions("test"), by_image=None)
+    measured = evaluate(RunFolder(run.folder).predictions("test"))
     columns = [name for name in names(1) if name in run.test]
     table = Table(["", "n", *(metric(name).title for name in columns)])
     for part, numbers in (("validation", run.val), ("test", run.test)):

@@ -132,6 +132,7 @@ class Study:
         if not file.is_file():
             p = runs.outputs(self._folder, row)
             if p.image is None or row.posthoc != runs.NONE:
+                assert p.scores is not None
                 assert p.kind != "triples"
                 meter = protocol.meter()
                 meter.add(Batch.of(p.scores, p.labels, kind=p.kind), p.image)

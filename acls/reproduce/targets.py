@@ -454,7 +454,8 @@ def altered(run: Path) -> dict[str, float]:
         def predictions(images: Tensor) -> Tensor:
             session.model.eval()
             with torch.no_grad():
-                return session.model(images.to(session.fabric.device)).argmax(1).cpu()
+                outputs: Tensor = session.model(images.to(session.fabric.device))
+            return outputs.argmax(1).cpu()
 
         for number, batch in enumerate(batches(session.data.train, draws)):
             session.model.load_state_dict(before[0])

@@ -41,7 +41,7 @@ class Counts:
     bins: int = BINS
     compare: bool = False
     """Whether to keep the sums for comparing two models, at most about 25 MB."""
-    by_image: bool | None = False
+    by_image: bool | None = None
     """Whether images, rather than rows, are the independent units; None: if the predictions have images."""
     detailed: bool = False
     """Whether to keep the worst mistakes, and the resamples for a ranking: see `Details`."""
@@ -202,9 +202,9 @@ def evaluate(
     """Evaluate predictions in memory, slices of predictions, or a file of any size.
 
     The result has every metric with its debiased estimate, interval and noise floor, and one p-value for the hypothesis
-    "this model is calibrated". ``by_group=True`` adds a result per group, ``by_image=True`` treats images rather than
-    rows as independent, and ``compare=True`` keeps the sums that `differences` needs; see `Counts`. If the predictions
-    have weights, variances are estimated from the variation between rows, and there are no floors.
+    "this model is calibrated". ``by_group=True`` adds a result per group, ``by_image=False`` treats rows as independent
+    even if they have images, and ``compare=True`` keeps the sums that `differences` needs; see `Counts`. With weights,
+    variances are estimated from the variation between rows, and there are no floors.
 
     >>> p = Predictions(torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 0, 1]), kind="logits")
     >>> round(evaluate(p)["accuracy"], 3)

@@ -179,8 +179,7 @@ def before_and_after(
     for batch in batches:
         after = {one.name: batch.calibrated(one.calibrator) for one in candidates}
         for name, p in {AS_IT_IS: batch, **after}.items():
-            by_image = batch.image is not None
-            counts.setdefault(name, Counts(by_image=by_image, compare=True, ignore_index=ignore_index)).add(p)
+            counts.setdefault(name, Counts(compare=True, ignore_index=ignore_index)).add(p)
     results = {name: one.result(replicates=replicates) for name, one in counts.items()}
     if not results:
         raise InputError("there are no labelled rows to evaluate")

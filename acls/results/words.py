@@ -115,5 +115,5 @@ def remarks(result: Result) -> list[str]:
     elif result.unit == "weighted row":
         found.append("Rows are weighted: intervals use their observed variance, and there are no noise floors.")
     elif result.has_images:
-        found.append("All of this assumes independent rows; rows of one image are not: pass --by image.")
+        found.append("All of this assumes that rows are independent, although rows of one image are not.")
     return found

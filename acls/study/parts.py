@@ -37,8 +37,9 @@ def count_parts(batches: Batches, engine: Engine, *, by_group: bool = False, **s
 
     Rows have the same numbers as in one pass, so intervals and comparisons are the same as in one pass.
     """
-    if settings.get("by_image"):
-        raise InputError("an image may continue in the next part, so --by image needs one process: leave out --workers")
+    by_image = settings.get("by_image")
+    if by_image or (by_image is None and next(iter(batches)).image is not None):
+        raise InputError("an image may continue in the next part: leave out --workers, or pass --by row")
     counts = [open_batches(path, batches.columns).n_rows for path in batches.files]
     if None in counts:
         raise InputError("--workers needs files that store their number of rows, such as .parquet")

@@ -259,7 +259,7 @@ def detailed(folder: str | Path, rows: Iterable[Row]) -> list[Row]:
 
 def evaluated(predictions: Predictions) -> Result:
     """Evaluate predictions with the details for a page and a ranking; images, if any, are the independent units."""
-    return replace(evaluate(predictions, by_image=None, detailed=True), blocks=None)
+    return replace(evaluate(predictions, detailed=True), blocks=None)
 
 
 def protocol(recipe: Recipe) -> dict[str, Any]:

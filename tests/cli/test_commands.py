@@ -71,6 +71,14 @@ def test_evaluate_ignores_no_option_for_many_machines(two_parts, options, said, 
     assert said in capsys.readouterr().err
 
 
+def test_a_file_that_is_named_twice_is_refused(two_parts, capsys):
+    """Of two equal names, evaluate once measured one file without a word."""
+    part = two_parts.replace("*", "0") if "*" in two_parts else two_parts
+    for command in (["evaluate", part, part], ["compare", "--predictions", part, part], ["report", part, part]):
+        assert main(command) == 2, command
+        assert "twice" in capsys.readouterr().err
+
+
 def test_no_draws_are_as_the_help_says(two_parts, capsys):
     assert main(["evaluate", two_parts, "--bootstrap", "0", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -133,18 +141,20 @@ def test_json_is_all_that_is_printed(tmp_path, capsys):
     """From training to a diagnosis, each command's output can be read by a program."""
     run = tmp_path / "run"
     short = ["--epochs", "1", "--limit-batches", "2", "--accelerator", "cpu", "--no-figures", "--loggers", ""]
-    steps = {
-        "train": ["digits_cnn", *short, "--out", str(run)],
-        "predict": [str(run), "--part", "val", "--out", str(tmp_path / "val.npz")],
-        "calibrate": [str(tmp_path / "val.npz"), "--force", "--out", str(tmp_path / "calibrator.safetensors")],
-        "apply": [str(tmp_path / "calibrator.safetensors"), str(tmp_path / "val.npz"), str(tmp_path / "new.npz")],
-        "doctor": [str(tmp_path / "new.npz")],
-        "recipes": ["digits_cnn"],
-        "reproduce": ["table2", "--out", str(tmp_path / "reproduced")],
-    }
-    for command, arguments in steps.items():
-        assert main([command, *arguments, "--json"]) in (0, 1), command
-        assert json.loads(capsys.readouterr().out), command
+    steps = (
+        ["train", "digits_cnn", *short, "--dry-run"],
+        ["train", "digits_cnn", *short, "--out", str(run)],
+        ["predict", str(run), "--part", "val", "--out", str(tmp_path / "val.npz")],
+        ["calibrate", str(tmp_path / "val.npz"), "--force", "--out", str(tmp_path / "calibrator.safetensors")],
+        ["apply", str(tmp_path / "calibrator.safetensors"), str(tmp_path / "val.npz"), str(tmp_path / "new.npz")],
+        ["doctor", str(tmp_path / "new.npz")],
+        ["recipes", "digits_cnn"],
+        ["explain", "--figure", str(tmp_path / "figure.png")],
+        ["reproduce", "table2", "--out", str(tmp_path / "reproduced")],
+    )
+    for words in steps:
+        assert main([*words, "--json"]) in (0, 1), words
+        assert isinstance(json.loads(capsys.readouterr().out), dict), words
     assert main(["predict", str(run), "--out", str(tmp_path / "test.npz"), "--quiet"]) == 0
     assert capsys.readouterr().out == ""
 

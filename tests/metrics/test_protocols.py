@@ -1,14 +1,17 @@
 """Protocols: streamed as whole, hashable, each with its difference."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
 import torch
 
+from acls.calibrators import Temperature
 from acls.errors import InputError
 from acls.metrics.batch import Batch
 from acls.metrics.protocols import PROTOCOLS, interpolated_aece, protocol
+from acls.predictions import to_logits
 from tests.metrics.made import as_triples, confidences, logits_and_labels
 from tests.reference import metrics as oracle
 
@@ -96,6 +99,17 @@ def test_the_grid_takes_probabilities_too():
     of_probs = PROTOCOLS["ts-grid"].measure(logits.softmax(1).clamp(min=1e-300), labels, kind="probs")
     assert of_probs == pytest.approx(of_logits, abs=1e-9)
     assert of_logits["ece"] <= PROTOCOLS["guo"].measure(logits, labels)["ece"] + 1e-12
+
+
+def test_rounded_probabilities_have_one_temperature_by_protocol_and_by_calibrator():
+    """The protocol once took the logarithm of 0: its NLL was infinite, and its temperature another."""
+    logits, labels = logits_and_labels(2000, 3)
+    rounded = ((4 * logits).softmax(1).double() * 100).round() / 100
+    assert (rounded == 0).any()
+    found = PROTOCOLS["ts-grid"].measure(rounded, labels, kind="probs")
+    fitted = Temperature(objective="ece", grid=True).fit(to_logits(rounded, "probs"), labels)
+    assert found["temperature"] == pytest.approx(float(fitted.temperature))
+    assert math.isfinite(found["nll"])
 
 
 def test_a_batch_is_measured_by_itself_and_weighs_what_it_holds():

@@ -156,6 +156,19 @@ def test_evaluate_report_and_python_give_one_verdict(tmp_path, evaluate, capsys)
         assert told == vars(verdict(evaluate_predictions(file)))
 
 
+def test_evaluate_report_and_python_give_one_verdict_on_rows_of_images(tmp_path, evaluate, capsys):
+    """Every row 20 times: evaluate once took the rows as independent, and report the images."""
+    few = make(150, 10, seed=1)
+    rows = torch.arange(150).repeat_interleave(20)
+    Predictions(few.scores[rows] * 1.1, few.labels[rows], "logits", image=rows).save(file := tmp_path / "p.npz")
+    told = json.loads(evaluate(file, "--json").out)["verdict"]
+    assert main(["report", str(file), "--out", str(tmp_path / "p.html"), "--json"]) == 0
+    (on_page,) = json.loads(capsys.readouterr().out)["verdict"]
+    assert told["text"].removesuffix(".") in on_page
+    assert told == vars(verdict(evaluate_predictions(file)))
+    assert "Miscalibrated" in evaluate(file, "--by", "row").out
+
+
 @pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".parquet", ".csv", "parts"])
 def test_every_format_gives_the_same_numbers(tmp_path, numbers, suffix):
     p = make(300, 3, "probs", dtype=torch.float64)
@@ -297,23 +310,24 @@ def test_many_groups_in_slices_add_up_to_the_whole(classes):
             assert parts[name].intervals.keys() == group.intervals.keys()
 
 
-def test_whole_images_are_resampled_when_asked(tmp_path, numbers, evaluate):
+def test_whole_images_are_resampled_unless_rows_are_asked_for(tmp_path, numbers, evaluate):
     # Pixels of an image are copies of each other: the truth is known from n / 50 of them, and the interval must say so.
     few = make(60, 5, seed=3)
     copies = few[torch.arange(60).repeat_interleave(50)]
     p = Predictions(copies.scores, copies.labels, "logits", image=torch.arange(60).repeat_interleave(50))
     p.save(tmp_path / "p.npz")
     width = {}
-    for by in ([], ["--by", "image"]):
+    for by in (["--by", "row"], []):
         found = json.loads(evaluate(tmp_path / "p.npz", *by, "--json", "--bootstrap", 400).out)
         width[len(by)] = np.diff(found["intervals"]["accuracy"])[0]
-    assert width[2] / width[0] == pytest.approx(50**0.5, rel=0.2)
-    assert "pass --by image" in " ".join(evaluate(tmp_path / "p.npz", "--bootstrap", 20).out.split())
-    out = evaluate(tmp_path / "p.npz", "--by", "image", "--bootstrap", 200).out
+    assert width[0] / width[2] == pytest.approx(50**0.5, rel=0.2)
+    told = " ".join(evaluate(tmp_path / "p.npz", "--by", "row", "--bootstrap", 20).out.split())
+    assert "All of this assumes that rows are independent" in told
+    out = evaluate(tmp_path / "p.npz", "--bootstrap", 200).out
     assert "No miscalibration beyond chance at this many images" in " ".join(out.split())
     hot = Predictions(p.scores * 9, p.labels, "logits", image=p.image)
     hot.save(tmp_path / "hot.npz")
-    out = evaluate(tmp_path / "hot.npz", "--by", "image", "--bootstrap", 200).out
+    out = evaluate(tmp_path / "hot.npz", "--bootstrap", 200).out
     assert "Miscalibrated, overconfident" in out
     assert "Images are assumed to be independent" in " ".join(out.split())
 

@@ -22,8 +22,8 @@ from acls.report.page.diagram_data import OFFERED, binned, by_class
 from acls.report.page.overview import conclusions, decisions
 from acls.report.page.pictures import LARGEST, data_address, encode, of_files
 from acls.report.page.sources import KEPT, cross_fitted, mapped, of_file, of_path, of_run, of_study
-from acls.report.page.subjects import named, rank_subjects, told_apart
-from acls.results import Result, evaluate, recommend
+from acls.report.page.subjects import named, rank_subjects, scaled, told_apart
+from acls.results import Record, Result, evaluate, recommend
 from acls.results.details import MISTAKES
 from acls.study.store import Row, Store
 from tests.report.made import confidences, file, predictions, run, subject
@@ -148,6 +148,13 @@ def test_report_and_calibrate_find_the_same_temperature_of_a_large_file(tmp_path
     assert main(["calibrate", str(path), "--json"]) == 0
     (method,) = json.loads(capsys.readouterr().out)["methods"]
     assert on_page["temperature"] == pytest.approx(method["parameters"]["temperature"], rel=1e-6)
+
+
+def test_a_temperature_is_found_on_the_page_whatever_its_settings():
+    """`--posthoc "temperature(objective=ece)"` once had a temperature of null."""
+    states = [Record("CE", 1, name, Result(1, {}), {}) for name in ("none", "ETS", "Temperature(objective=ece)")]
+    assert scaled(states) is states[2]
+    assert scaled(states[:2]) is None
 
 
 def test_the_worst_mistakes_are_the_most_confident_ones_across_slices():

@@ -222,7 +222,7 @@ def _subject(subject: Subject, most: int, offered: Sequence[int], places: Mappin
 
 def _state(state: Record, subject: Subject, most: int, offered: Sequence[int]) -> dict[str, Any]:
     result, suite = state.result, state.result.suite
-    scaled = state.posthoc == "Temperature" and subject.temperature is not None
+    scaled = state is subject.scaled and subject.temperature is not None
     return {
         "name": state.posthoc,
         "n": result.n,

@@ -70,7 +70,7 @@ def _eces(records: Sequence[Record]) -> list[Estimate]:
 
 
 def _scaled(group: Sequence[Subject]) -> list[Record]:
-    return [state for one in group if (state := one.after("Temperature")) is not None]
+    return [state for one in group if (state := one.scaled) is not None]
 
 
 def _share(value: float, most: float) -> str:

@@ -20,7 +20,7 @@ from acls.options import from_plain
 from acls.predictions import Batches, Columns, Predictions, open_batches
 from acls.recipes import Recipe
 from acls.report.page import pictures
-from acls.report.page.subjects import Subject
+from acls.report.page.subjects import Subject, scaled
 from acls.results import Record, evaluate
 from acls.shapes import IGNORE_INDEX
 from acls.study.methods import restated
@@ -92,7 +92,7 @@ def of_file(
     method = title or Path(place).name
 
     def measured(posthoc: str, slices: Iterable[Predictions]) -> Record:
-        settings: dict[str, Any] = {"by_image": None, "detailed": True, "compare": True}
+        settings: dict[str, Any] = {"detailed": True, "compare": True}
         result = evaluate(slices, replicates=replicates, ignore_index=ignore_index, **settings)
         return Record(method, None, posthoc, result, _OF_FILES)
 
@@ -124,7 +124,7 @@ def of_run(path: str | Path, *, replicates: int = REPLICATES, album: Album | Non
     loss = restated(test.meta.get("loss", recipe.loss.name).removesuffix("()"), recipe.loss.fields)
 
     def measured(posthoc: str, p: Predictions) -> Record:
-        result = evaluate(p, by_image=None, detailed=True, replicates=replicates)
+        result = evaluate(p, detailed=True, replicates=replicates)
         return Record(loss, recipe.seed, posthoc, result, protocol(recipe))
 
     states = measured(NONE, test), measured("Temperature", test.calibrated(calibrator))
@@ -148,7 +148,7 @@ def of_study(path: str | Path, rows: Sequence[Row] | None = None) -> list[Subjec
         states = tuple(replace(row, method=method) for row in sorted(cell, key=lambda row: row.posthoc != NONE))
         run, plain = RunFiles(folder, states[0].run), cell[0].settings.get("recipe")
         recipe = run.recipe() or (None if plain is None else from_plain(Recipe, plain))
-        fitted = run.calibrator("Temperature") if len(states) > 1 else None
+        fitted = None if (after := scaled(states)) is None else run.calibrator(after.posthoc)
         t = float(fitted.temperature) if isinstance(fitted, Temperature) else None
         where, settings = states[0].run or str(folder), json.dumps(cell[0].settings, indent=2)
         subject = Subject(where, states, t, HELD_OUT, settings=settings, study=str(folder))

@@ -6,11 +6,12 @@ Networks with the same name are always seeds of one method.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
+from acls.calibrators import Temperature
 from acls.errors import InputError
 from acls.options import leaves
 from acls.recipes import Recipe
@@ -78,9 +79,15 @@ class Subject:
         ece = self.as_is.result.get("ece")
         return {"name": self.method, "seed": self.seed, "ece": ece, "temperature": self.temperature}
 
-    def after(self, posthoc: str) -> Record | None:
-        """Return the state after a post-hoc method, or None."""
-        return next((state for state in self.states[1:] if state.posthoc == posthoc), None)
+    @property
+    def scaled(self) -> Record | None:
+        """Return the state after temperature scaling, or None."""
+        return scaled(self.states)
+
+
+def scaled(states: Iterable[Record]) -> Record | None:
+    """Return the first state after temperature scaling, whatever its settings, or None."""
+    return next((state for state in states if state.posthoc.partition("(")[0] == Temperature.__name__), None)
 
 
 def records(subjects: Sequence[Subject]) -> list[Record]:
