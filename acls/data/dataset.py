@@ -150,7 +150,7 @@ class Data:
         return found
 
     def parts(self) -> dict[str, Part]:
-        """The parts by name."""
+        """Return the train, val and test parts by name."""
         return {"train": self.train, "val": self.val, "test": self.test}
 
     def splits(self) -> dict[str, Tensor]:

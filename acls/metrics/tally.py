@@ -210,7 +210,7 @@ def _tally_type(hint: Any) -> type[Tally] | None:
 
 
 def _kind(value: object) -> str:
-    """What a field holds, the same for values that go together."""
+    """Describe the value of a field. Two tallies can be added only if their fields have equal descriptions."""
     if isinstance(value, Tensor):
         return f"of shape {tuple(value.shape)}"
     return "absent" if value is None else "present" if _is_sum(value) else repr(value)

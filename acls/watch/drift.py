@@ -186,7 +186,7 @@ class Drift(Shown):
         return self.significant and (self.psi >= self.limits.psi or sinks)
 
     def verdict(self) -> str:
-        """One sentence."""
+        """Return what was found and what to do, in one sentence per alarm."""
         if not self.significant:
             return "No drift beyond chance: the confidences look like those of the calibration set."
         low, high = sorted((self.accuracy_by_confidence, self.accuracy_by_threshold))
@@ -214,7 +214,7 @@ class Drift(Shown):
         return " ".join(said)
 
     def as_json(self) -> dict[str, Any]:
-        """A plain object."""
+        """Return the alarms, the numbers and the limits as a dictionary for JSON."""
         alarms = {"confidence": self.confidence_alarm, "labels": self.labels_alarm, "accuracy": self.accuracy_alarm}
         derived = {name: getattr(self, name) for name in ("alarm", "label_shift", "significant", "drop")}
         limits = {

@@ -70,7 +70,7 @@ class Shift(Shown):
     """Whether rows are pixels. Pixels are not independent, so the noise floors are too low for them."""
 
     def verdict(self) -> str:
-        """One sentence."""
+        """Return a summary in words: how many conditions stay calibrated, and which is the worst."""
         shifted = [one for one in self.conditions if one.corruption != CLEAN]
         if not shifted:
             return f"Nothing was corrupted; the temperature is {self.temperature:.3f}."
@@ -85,7 +85,7 @@ class Shift(Shown):
         )
 
     def as_json(self) -> dict[str, Any]:
-        """A plain object."""
+        """Return the temperature, the verdict and the conditions as a dictionary for JSON."""
         rows = [{**asdict(one), "verdict": one.verdict} for one in self.conditions]
         return {"temperature": self.temperature, "verdict": self.verdict(), "conditions": rows}
 

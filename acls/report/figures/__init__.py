@@ -1,1 +1,1 @@
-"""Figures: each file computes a figure's data (`prepare`) and draws it on given axes (`draw`)."""
+"""Figures. Each module has functions that compute the data of a figure (`prepare`) and draw it on axes (`draw`)."""

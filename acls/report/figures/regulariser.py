@@ -1,4 +1,4 @@
-"""What a regulariser does: the label it trains towards (the paper's Figure 1), and how often it acts (Figure 3)."""
+"""Figures of regularisers: the labels that they train towards (Figure 1) and how often they are active (Figure 3)."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 
 BINS = 20
 LARGEST = 0.1
-"""Values beyond are shown at it, as the paper does."""
+"""Larger values are counted in the last bin, as in the paper."""
 NOTHING = 1e-12
-"""A regulariser of at most this is inactive."""
+"""The regulariser is inactive for a sample if its value is at most this."""
 
 
 @dataclass(frozen=True)
 class Activity:
-    """The histogram of a regulariser's values, as shares of the samples."""
+    """A histogram of the values of a regulariser, one per sample."""
 
     title: str
     edges: list[float]
     shares: list[float]
     inactive: float
-    """Share of the samples whose regulariser is 0: it trains them no differently."""
+    """The share of samples for which the regulariser is 0."""
     n: int
 
 
 def prepare_activity(values: Tensor, title: str = "") -> Activity:
-    """Compute the histogram of the regulariser's values, one per sample; values beyond `LARGEST` count as it."""
+    """Compute the histogram of the values of a regulariser, one per sample. The last bin includes larger values."""
     values = values.detach().double().flatten()
     if values.numel() == 0 or not bool(torch.isfinite(values).all()):
         raise InputError(f"expected one finite value per sample, got {values.numel()} values that are not all finite")
@@ -49,7 +49,7 @@ def prepare_activity(values: Tensor, title: str = "") -> Activity:
 
 
 def penalties(loss: Loss, logits: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
-    """The regularisers of a loss with ``reduction="none"``, added up: one value per position ``(N, *D)``."""
+    """Return the sum of the regularisers of a loss with ``reduction="none"`` per position, ``(N, *D)``."""
     parts = loss.terms(logits, target, index)
     total = [value for name, value in parts.items() if name != loss.stack()[-1].data_name]
     if not total:
@@ -62,7 +62,7 @@ def penalties(loss: Loss, logits: Tensor, target: Tensor, index: Tensor | None =
 
 
 def draw_activity(data: Activity, ax: Axes) -> None:
-    """Draw the histogram and say the share of inactive samples."""
+    """Draw the histogram, with the share of inactive samples in the legend."""
     ax.stairs(data.shares, data.edges, fill=True, color=PALETTE[5])
     ax.stairs([data.inactive], data.edges[:2], fill=True, color=PALETTE[1], label=f"0 for {100 * data.inactive:.1f} %")
     ax.set(xlim=(0, data.edges[-1]), ylim=(0, 1), xlabel="regulariser", ylabel="share of samples", title=data.title)
@@ -78,27 +78,27 @@ DEFAULT_LOGITS = (3.0, 0.0, -2.0, 7.0)
 
 @dataclass(frozen=True)
 class SmoothingBehaviour:
-    """What the figure shows: a prediction, its label, and the labels and smoothing amounts of the methods."""
+    """A prediction, its label, and the smoothed labels of several methods."""
 
     probabilities: list[float]
     onehot: list[float]
     labels: dict[str, list[float]]
-    """By the title of the panel."""
+    """The smoothed labels by panel title."""
     gap: list[float]
-    """How far the predicted class's logit leads all the others, which are equal."""
+    """The difference between the logit of the predicted class and the other logits, which are all equal."""
     confidence: list[float]
-    """The confidence at each gap."""
+    """The confidence for each gap."""
     lowered: dict[str, list[float]]
-    """By method: what the predicted class's label is lowered by, at each gap."""
+    """By method, how much the label of the predicted class is lowered for each gap."""
     raised: list[float]
-    """What the label of each other class is raised by in MDCA, at each gap."""
+    """How much MDCA raises the label of each other class for each gap."""
 
 
 def prepare_smoothing(logits: Sequence[float] = DEFAULT_LOGITS, label: int | None = None) -> SmoothingBehaviour:
-    """Compute the labels by autograd, for an overconfident prediction: by default, of a correct one.
+    """Compute the smoothed labels of a prediction by autograd. By default, the predicted class is correct.
 
-    MDCA sees the prediction in a batch where its class is predicted more often than it occurs, CRL beside a sample that
-    was more often correct: the cases in which they act, and those of the paper.
+    MDCA and CRL depend on other samples. As in the paper, the batch is one in which they are active: for MDCA, the
+    class is predicted more often than it occurs; for CRL, another sample was correct more often.
     """
     z = torch.tensor(list(logits), dtype=torch.float64)
     y = int(z.argmax()) if label is None else label
@@ -123,19 +123,19 @@ def prepare_smoothing(logits: Sequence[float] = DEFAULT_LOGITS, label: int | Non
 
 
 def smoothed_label(loss: Loss, z: Tensor, y: int) -> Tensor:
-    """Return the label ``(K,)`` that a method trains a prediction towards, in a batch in which it acts."""
+    """Return the label ``(K,)`` that a method trains a prediction towards, in a batch in which the method is active."""
     k = len(z)
     loss.prepare(n_train=k, n_classes=k)
     if isinstance(loss, CRL):
         loss.history.get_buffer("hits")[1:] = 1.0
         loss.history.get_buffer("epochs").fill_(1)
     batch = z.expand(k, k)
-    classes = (torch.arange(k) + y) % k  # the first is the sample itself; the classes occur once each
+    classes = (torch.arange(k) + y) % k  # the first is y; each class occurs once
     return effective_label(loss, batch, classes, index=torch.arange(k) if loss.needs_index else None)[0]
 
 
 def draw_smoothing(data: SmoothingBehaviour, axes: Sequence[Axes]) -> None:
-    """Draw the panels on nine axes: the paper's (a) to (f), ACLS, and the smoothing by confidence and by logit gap."""
+    """Draw panels (a) to (f) of the paper, ACLS, and the smoothing by confidence and by logit gap on nine axes."""
     panels = {"Probabilities p": data.probabilities, "Labels q": data.onehot, **data.labels}
     curves, by_confidence, by_gap = axes[4], *axes[len(panels) + 1 :]
     curves.set_title("(e) Undesirable behaviour of AR", fontsize=SMALL + 1)
@@ -159,7 +159,7 @@ def draw_smoothing(data: SmoothingBehaviour, axes: Sequence[Axes]) -> None:
         tidy(ax)
     for colour, (name, amounts) in zip(PALETTE, data.lowered.items(), strict=False):
         by_gap.plot(data.gap, amounts, color=colour, label=name, linewidth=1.2)
-        if name != "ACLS, Eq. 13":  # which, in this view, is a wall at confidence 1
+        if name != "ACLS, Eq. 13":  # it rises only at confidence 1
             by_confidence.plot(data.confidence, amounts, color=colour, linewidth=1.2)
     for letter, ax, x in (("h", by_confidence, "confidence"), ("i", by_gap, "logit gap")):
         ax.set_title(f"({letter}) Smoothing by {x}", fontsize=SMALL + 1)
@@ -169,7 +169,7 @@ def draw_smoothing(data: SmoothingBehaviour, axes: Sequence[Axes]) -> None:
 
 
 def smoothing_figure(logits: Sequence[float] = DEFAULT_LOGITS, label: int | None = None) -> Figure:
-    """Return the whole figure."""
+    """Return the figure with all nine panels."""
     drawn, axes = canvas(3, 3, width=7.2, height=5.2)
     draw_smoothing(prepare_smoothing(logits, label), axes)
     return drawn

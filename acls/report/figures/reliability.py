@@ -1,4 +1,4 @@
-"""Reliability diagrams, of all predictions, of several methods and of each class, and where the confidences are."""
+"""Reliability diagrams of one method, of several methods and of each class, and histograms of confidence."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BARS = 40
 
 @dataclass(frozen=True)
 class DiagramBin:
-    """A bin that holds samples, with the 95 % interval of its accuracy."""
+    """A bin with at least one sample, and the 95 % interval of its accuracy."""
 
     lower: float
     upper: float
@@ -41,7 +41,7 @@ class DiagramBin:
 
 @dataclass(frozen=True)
 class ReliabilityDiagram:
-    """What the diagram shows: the bins that hold samples, and the whole."""
+    """The bins that have samples, and the ECE, mean confidence and accuracy of all samples."""
 
     rows: tuple[DiagramBin, ...]
     n: int
@@ -49,26 +49,26 @@ class ReliabilityDiagram:
     confidence: float
     accuracy: float
     histogram: tuple[tuple[float, float, int], ...]
-    """Where the confidences are: (lower, upper, count), finer than the bins where the single ones were given."""
+    """A histogram of the confidences as (lower, upper, count). Finer than the bins if `prepare` got cells."""
     curve: Curve | None = None
-    """Accuracy as a smooth function of confidence, where the single confidences were given."""
+    """Accuracy as a smooth function of confidence, if `prepare` got cells."""
 
     def table(self) -> list[dict[str, float]]:
-        """A plain row per bin, for CSV or JSON."""
+        """Return one dictionary per bin, for CSV or JSON."""
         return [asdict(row) for row in self.rows]
 
 
 def prepare(found: Reliability, cells: Cells | None = None) -> ReliabilityDiagram:
-    """Compute the diagram of bins; empty ones are left out, as nothing is known of them.
+    """Compute the reliability diagram. Empty bins are left out.
 
-    ``cells``, as of ``suite.confidences.cells()``, adds what knows of no bins: the smooth curve with its band, and a
-    histogram of the confidences.
+    ``cells``, such as ``suite.confidences.cells()``, adds the smooth curve with its band and a fine histogram of the
+    confidences.
     """
     columns = (found.lower, found.upper, found.count, found.confidence, found.accuracy)
     rows = []
     for lower, upper, count, confidence, accuracy in zip(*(column.tolist() for column in columns), strict=True):
         if count:
-            accuracy = min(accuracy, 1.0)  # of hits shared among ties, by rounding
+            accuracy = min(accuracy, 1.0)  # rounding can make it larger if ties share hits
             rows.append(DiagramBin(lower, upper, count, confidence, accuracy, *wilson(accuracy, count)))
     n = sum(row.count for row in rows)
     error = math.fsum(row.count * abs(row.confidence - row.accuracy) for row in rows)
@@ -85,7 +85,7 @@ def prepare(found: Reliability, cells: Cells | None = None) -> ReliabilityDiagra
 
 
 def draw(data: ReliabilityDiagram, ax: Axes, strip: Axes | None = None) -> None:
-    """Draw accuracy against confidence on ``ax`` and, on ``strip`` if given, where the samples are."""
+    """Draw accuracy by confidence on ``ax`` and, if given, the histogram of confidences on ``strip``."""
     left, width = [row.lower for row in data.rows], [row.upper - row.lower for row in data.rows]
     accuracy = [row.accuracy for row in data.rows]
     gap = [row.confidence - row.accuracy for row in data.rows]
@@ -118,19 +118,19 @@ def draw(data: ReliabilityDiagram, ax: Axes, strip: Axes | None = None) -> None:
 
 
 def _whiskers(rows: Sequence[DiagramBin], ax: Axes, **style: Any) -> None:
-    """Draw accuracy against confidence, with the 95 % interval of each bin."""
+    """Draw accuracy by confidence, with the 95 % interval of each bin."""
     x, y = [row.confidence for row in rows], [row.accuracy for row in rows]
     ends = [[row.accuracy - row.low for row in rows], [row.high - row.accuracy for row in rows]]
     ax.errorbar(x, y, yerr=ends, zorder=4, **style)
 
 
 def diagonal(ax: Axes) -> None:
-    """Draw where confidence equals accuracy."""
+    """Draw the diagonal, on which confidence equals accuracy."""
     ax.plot([0, 1], [0, 1], color="0.35", linestyle="--", linewidth=0.9, zorder=3)
 
 
 def plot(found: Reliability, ax: Axes | None = None, *, cells: Cells | None = None) -> tuple[Figure, Axes]:
-    """Draw the diagram of bins on ``ax``, or with a strip of counts on a figure of its own, and return both."""
+    """Draw the reliability diagram on ``ax``, or on a new figure with a strip of counts. Return figure and axes."""
     strip = None
     if ax is None:
         _, (ax, strip) = strip_under()
@@ -139,14 +139,14 @@ def plot(found: Reliability, ax: Axes | None = None, *, cells: Cells | None = No
 
 
 ENOUGH = 10.0
-"""Samples within the kernel that a point of the curve needs."""
-_FARTHEST = 12.0  # log-odds beyond which confidences count as the same: 1 - 6e-6
+"""The effective number of samples that a point of the curve needs."""
+_FARTHEST = 12.0  # log-odds are clamped to this: a confidence of 1 - 6e-6
 _PLACES = 1201
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Points of the curve and of its pointwise 95 % band, from the least confidence to the largest."""
+    """Points of the smooth curve with a pointwise 95 % band, by confidence."""
 
     confidence: list[float]
     accuracy: list[float]
@@ -155,16 +155,16 @@ class Curve:
 
 
 def smooth_curve(cells: Cells, *, points: int = 201) -> Curve:
-    """Smooth what confidence exceeds accuracy by, and take it from the diagonal.
+    """Estimate accuracy as a smooth function of confidence by kernel regression.
 
-    accuracy(t) = t - Σ (conf_i - hit_i) K(t, conf_i) / Σ K(t, conf_i), with a Gaussian K in the log-odds of confidence:
-    networks put most of theirs close to 1, and in confidence itself that crowd would outweigh all the rest. Smoothing
-    the residuals, not the hits, leaves the curve of a calibrated model on the diagonal. The bandwidth is Silverman's
-    rule, 0.9 min(σ, IQR / 1.34) n^(-1/5) (1986); the band takes (Σ K)² / Σ K² as the number of samples near a point.
+    accuracy(t) = t - Σ (conf_i - hit_i) K(t, conf_i) / Σ K(t, conf_i), with a Gaussian kernel K of the log-odds of
+    confidence, because most confidences of networks are close to 1. Residuals are smoothed instead of hits, so that the
+    curve of a calibrated model is the diagonal. The bandwidth is the rule of Silverman (1986),
+    0.9 min(σ, IQR / 1.34) n^(-1/5). The band uses (Σ K)² / Σ K² as the effective number of samples at t.
     """
     mean = (cells.confidence / cells.count.clamp(min=1)).double().flatten()
     place = (_odds(mean) / _FARTHEST + 1) / 2 * (_PLACES - 1)
-    index = place.round().long()  # as many places as the eye can tell apart, however many samples
+    index = place.round().long()  # a fixed grid, so that the cost does not grow with n
     count, residual = (
         torch.bincount(index, weights=part.flatten().double(), minlength=_PLACES)
         for part in (cells.count, cells.residual)
@@ -190,23 +190,23 @@ def _bandwidth(x: Tensor, count: Tensor) -> float:
     middle = float((x * count).sum()) / n
     deviation = float((count * (x - middle) ** 2).sum() / n) ** 0.5
     quarters = [float(x[int(torch.searchsorted(held, share))]) for share in (0.25, 0.75)]
-    # Where half of all confidences are the same, the deviation alone tells.
+    # If half of all confidences are equal, the IQR is 0: use the standard deviation alone.
     middle_half = (quarters[1] - quarters[0]) / 1.34 or deviation
     rule: float = 0.9 * min(deviation, middle_half) * n**-0.2
     return max(rule, 2 * float(x[1] - x[0]))
 
 
 FEWEST = 10
-"""Samples that a bin needs to be drawn: the accuracy of fewer is anything."""
+"""Bins with fewer samples are not drawn: their accuracy is too uncertain."""
 
 
 def prepare_overlay(methods: Mapping[str, Reliability]) -> dict[str, ReliabilityDiagram]:
-    """Compute the diagrams of several methods' bins."""
+    """Compute one reliability diagram per method."""
     return {name: prepare(found) for name, found in methods.items()}
 
 
 def draw_overlay(data: Mapping[str, ReliabilityDiagram], ax: Axes) -> None:
-    """Draw a line per method: accuracy against confidence, with the 95 % interval of each bin as a bar."""
+    """Draw accuracy by confidence, one line per method, with the 95 % interval of each bin as an error bar."""
     diagonal(ax)
     for number, (name, one) in enumerate(data.items()):
         _whiskers(
@@ -220,7 +220,7 @@ def draw_overlay(data: Mapping[str, ReliabilityDiagram], ax: Axes) -> None:
 
 @dataclass(frozen=True)
 class ConfidenceHistogram:
-    """Right and wrong predictions of each bin of confidence, and the means of the whole."""
+    """The number of right and wrong predictions per bin, and the mean confidence and accuracy of all samples."""
 
     edges: Sequence[float]
     right: Sequence[int]
@@ -230,7 +230,7 @@ class ConfidenceHistogram:
 
 
 def prepare_histogram(cells: Cells, bins: int = 30) -> ConfidenceHistogram:
-    """Count right and wrong predictions, from ``suite.confidences.cells()``."""
+    """Count right and wrong predictions per bin of confidence, from ``suite.confidences.cells()``."""
     count, confidence, right = (part.flatten().double() for part in (cells.count, cells.confidence, cells.right))
     n = max(float(count.sum()), 1.0)
     index = bin_of(confidence / count.clamp(min=1), bins)
@@ -245,7 +245,7 @@ def prepare_histogram(cells: Cells, bins: int = 30) -> ConfidenceHistogram:
 
 
 def draw_histogram(data: ConfidenceHistogram, ax: Axes) -> None:
-    """Draw both histograms over each other, counts on a logarithmic axis: few are wrong, and those matter."""
+    """Draw the histograms of right and wrong predictions, with counts on a logarithmic axis."""
     ax.stairs(data.right, data.edges, fill=True, color=PALETTE[5], label="right")
     ax.stairs(data.wrong, data.edges, color=PALETTE[1], linewidth=1.3, hatch="////", label="wrong")
     ax.axvline(data.confidence, color=PALETTE[1], linewidth=1.2, label=f"mean confidence {100 * data.confidence:.1f} %")
@@ -265,7 +265,7 @@ _MOST = 25
 def prepare_classes(
     found: ClasswiseBins, names: Sequence[str] = (), *, most: int = _MOST
 ) -> list[tuple[str, ReliabilityDiagram]]:
-    """Compute every class's diagram, under its name; of more than ``most`` classes, those with the largest ECE."""
+    """Compute one reliability diagram per class. Of more than ``most`` classes, take those with the highest ECE."""
     by_class = found.ece_by_class()
     n_classes = by_class.numel()
     if names and len(names) != n_classes:
@@ -280,7 +280,7 @@ def prepare_classes(
 
 
 def draw_class(data: tuple[str, ReliabilityDiagram], ax: Axes) -> None:
-    """Draw one class: the frequency of the class against its probability, with 95 % intervals."""
+    """Draw the frequency of one class by its probability, with 95 % intervals."""
     diagonal(ax)
     style = {"color": PALETTE[0], "ecolor": GREY, "marker": "o", "markersize": 2.2, "linewidth": 1, "elinewidth": 0.7}
     _whiskers(data[1].rows, ax, **style)
@@ -291,7 +291,7 @@ def draw_class(data: tuple[str, ReliabilityDiagram], ax: Axes) -> None:
 
 
 def class_figure(found: ClasswiseBins, names: Sequence[str] = ()) -> Figure:
-    """Return the grid of all classes; the number beside a name is its classwise ECE."""
+    """Return a figure with one panel per class. The number next to the name is the ECE of the class."""
     data = prepare_classes(found, names)
     columns = min(COLUMNS, max(len(data), 1))
     rows = -(-len(data) // columns)

@@ -1,4 +1,4 @@
-"""Calibration under corruptions: the ECE over the severity, as the model is and after the clean temperature."""
+"""Calibration under corruptions: the ECE by severity, before and after temperature scaling."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _COLUMNS = 4
 
 
 def prepare(found: Shift) -> dict[str, list[Condition]]:
-    """By corruption, in the order they were measured: its conditions by severity, the clean one first."""
+    """Return the conditions of each corruption, the clean one first, in the order in which they were measured."""
     clean = [one for one in found.conditions if one.corruption == CLEAN]
     names = dict.fromkeys(one.corruption for one in found.conditions if one.corruption != CLEAN)
     return {name: [*clean, *(one for one in found.conditions if one.corruption == name)] for name in names}
 
 
 def draw(title: str, rows: Sequence[Condition], ax: Axes) -> None:
-    """Draw one corruption, in percent."""
+    """Draw the ECE and the error of one corruption by severity, in percent."""
     severity = [row.severity for row in rows]
     columns = ("ece", "scaled_ece", "scaled_floor", "accuracy")
     ece, scaled, floor, accuracy = ([100 * getattr(row, column) for row in rows] for column in columns)
@@ -39,7 +39,7 @@ def draw(title: str, rows: Sequence[Condition], ax: Axes) -> None:
 
 
 def plot(found: Shift) -> Figure:
-    """Draw all corruptions."""
+    """Return a figure with one panel per corruption."""
     panels = prepare(found)
     columns = max(1, min(_COLUMNS, len(panels)))
     rows = max(1, math.ceil(len(panels) / columns))

@@ -1,4 +1,4 @@
-"""A metric over settings or epochs: against one setting, over a grid of two, against accuracy, by epoch."""
+"""Figures of a metric by one setting, by a grid of two settings, by accuracy, and by epoch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Series:
-    """A method's metric at each value of a setting, or epoch: over seeds, the mean, the deviation and both ends."""
+    """The metric of one method by setting or epoch: mean, standard deviation, minimum and maximum over seeds."""
 
     x: list[float]
     mean: list[float]
@@ -30,7 +30,7 @@ class Series:
 
     @classmethod
     def of(cls, values: Mapping[float, Sequence[float]], scale: float) -> Series:
-        """From ``{setting or epoch: [value of each seed]}``; ``scale`` is what tables multiply the metric by."""
+        """Compute the series from ``{setting or epoch: [value of each seed]}``, multiplied by ``scale``."""
         x = sorted(values)
         seen = [[scale * value for value in values[one]] for one in x]
         deviation = [statistics.stdev(some) if len(some) > 1 else 0.0 for some in seen]
@@ -39,7 +39,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Sweep:
-    """By method: a metric, as tables print it, against a setting or the epoch."""
+    """A metric of several methods by setting or epoch, in the unit of the tables."""
 
     x: str
     metric: Metric
@@ -47,13 +47,13 @@ class Sweep:
 
 
 def prepare_sweep(methods: Mapping[str, Mapping[float, Sequence[float]]]) -> Sweep:
-    """Compute the lines from ``{method: {margin: [ECE of each seed]}}``."""
+    """Compute the ECE by margin from ``{method: {margin: [ECE of each seed]}}``."""
     ece = metric_of("ece")
     return Sweep("margin", ece, {name: Series.of(tried, ece.scale) for name, tried in methods.items() if tried})
 
 
 def draw_sweep(data: Sweep, ax: Axes) -> None:
-    """Draw a line per method with its deviation as bars."""
+    """Draw one line per method, with the standard deviation as error bars."""
     for number, (name, line) in enumerate(data.methods.items()):
         ax.errorbar(
             line.x, line.mean, yerr=line.deviation, color=colour(number), marker=marker(number), markersize=4,
@@ -68,20 +68,20 @@ def draw_sweep(data: Sweep, ax: Axes) -> None:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """Mean ECEs: a row per value of lambda1, a column per value of lambda2; None where none was run."""
+    """Mean ECEs, with one row per lambda1 and one column per lambda2. None if there is no run."""
 
     first: list[float]
     second: list[float]
     values: list[list[float | None]]
 
     def best(self) -> tuple[int, int]:
-        """Row and column of the least value."""
+        """Return the row and column of the lowest value."""
         rows = enumerate(self.values)
         return min((value, i, j) for i, row in rows for j, value in enumerate(row) if value is not None)[1:]
 
 
 def prepare_grid(runs: Mapping[tuple[float, float], Sequence[float]]) -> HeatMap:
-    """Compute the map from ``{(lambda1, lambda2): [ECE of each seed]}``."""
+    """Compute the heat map from ``{(lambda1, lambda2): [ECE of each seed]}``."""
     if not runs:
         raise InputError("a heat map needs at least one run")
     first, second = sorted({a for a, _ in runs}), sorted({b for _, b in runs})
@@ -90,7 +90,7 @@ def prepare_grid(runs: Mapping[tuple[float, float], Sequence[float]]) -> HeatMap
 
 
 def draw_grid(data: HeatMap, ax: Axes) -> None:
-    """Draw a cell per pair of settings with its value, the least one framed; dark is less."""
+    """Draw one cell per pair of settings with its value. Lower is darker, and the lowest value has a frame."""
     shown = metric_of("ece")
     scaled = [[float("nan") if value is None else shown.scale * value for value in row] for row in data.values]
     found = [value for row in scaled for value in row if value == value]
@@ -115,12 +115,12 @@ def draw_grid(data: HeatMap, ax: Axes) -> None:
 
 
 FEW = 7
-"""Names that fit inside the axes; more stand beside them."""
+"""The legend is inside the axes for at most this many names, and beside them for more."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A method, or an epoch of a run, and its two numbers."""
+    """The accuracy and ECE of one run or one epoch."""
 
     name: str
     accuracy: float
@@ -129,20 +129,20 @@ class Point:
 
 @dataclass(frozen=True)
 class Pareto:
-    """All points and, by ascending accuracy, those that no other beats in both."""
+    """All points and the Pareto front: the points that no other point beats in both metrics, by accuracy."""
 
     points: tuple[Point, ...]
     front: tuple[Point, ...]
 
 
 def prepare_front(points: Mapping[str, Sequence[tuple[float, float]]]) -> Pareto:
-    """Compute the front of ``{name: [(accuracy, ece) of each seed]}``."""
+    """Compute the Pareto front of ``{name: [(accuracy, ece) of each seed]}``."""
     all_points = tuple(Point(name, *pair) for name, pairs in points.items() for pair in pairs)
     return Pareto(all_points, unbeaten(all_points))
 
 
 def draw_front(data: Pareto, ax: Axes) -> None:
-    """Draw the points and the staircase of the front; right and low is better."""
+    """Draw the points and the Pareto front as steps. Points further right and further down are better."""
     steps = [(100 * point.accuracy, 100 * point.ece) for point in data.front]
     ax.step([x for x, _ in steps], [y for _, y in steps], where="pre", color=GREY, linewidth=1, label="front", zorder=1)
     for number, name in enumerate(dict.fromkeys(point.name for point in data.points)):
@@ -162,16 +162,16 @@ def draw_front(data: Pareto, ax: Axes) -> None:
 
 
 def save_front(name: str, points: Sequence[Measured], path: str | Path) -> None:
-    """Draw the front of epochs, trials or other points of one name to a file."""
+    """Save a figure of the Pareto front of the epochs or trials of one name."""
     save(drawn(draw_front, prepare_front({name: [(one.accuracy, one.ece) for one in points]})), path)
 
 
 History = Sequence[Mapping[str, float]]
-"""The rows of a run's metrics.csv."""
+"""The rows of the metrics.csv of a run."""
 
 
 def prepare_epochs(methods: Mapping[str, Sequence[History]], metric: str = "ece") -> Sweep:
-    """Take a metric of validation from the histories of each method's runs; epochs count from 1, as a reader does."""
+    """Compute a validation metric by epoch from the histories of the runs of each method. The first epoch is 1."""
     column, shown = f"val/{metric}", metric_of(metric)
     lines = {}
     for name, histories in methods.items():
@@ -185,7 +185,7 @@ def prepare_epochs(methods: Mapping[str, Sequence[History]], metric: str = "ece"
 
 
 def draw_epochs(data: Sweep, ax: Axes) -> None:
-    """Draw a line per method, and the range of its seeds where there are several."""
+    """Draw one line per method, and the range over its seeds if there are several."""
     for number, (name, line) in enumerate(data.methods.items()):
         ax.plot(line.x, line.mean, color=colour(number), linewidth=1.3, label=name)
         if line.low != line.high:
