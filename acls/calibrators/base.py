@@ -16,6 +16,7 @@ from torch import Tensor
 
 from acls.calibrators.calibration_set import Batches, CalibrationSet, Score, ScoreTally, finite, tally_scores
 from acls.errors import InputError
+from acls.metrics.catalogue import in_percent
 from acls.modules import Configured
 from acls.shapes import IGNORE_INDEX, check_logits, flatten_logits, two_class_logits, unflatten_logits
 
@@ -40,7 +41,7 @@ class FitReport:
     def __str__(self) -> str:
         lines = [
             f"fitted on {self.rows:,} rows: NLL {self.before.nll:.4f} -> {self.after.nll:.4f}, "
-            f"ECE {100 * self.before.ece:.2f} % -> {100 * self.after.ece:.2f} %"
+            f"ECE {in_percent(self.before.ece)} -> {in_percent(self.after.ece)}"
         ]
         return "\n".join([*lines, *(f"warning: {warning}" for warning in self.warnings)])
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from acls.calibrators.base import Calibrator
 from acls.calibrators.calibration_set import CalibrationSet, Score, ScoreTally, tally_scores
 from acls.errors import InputError
+from acls.metrics.catalogue import in_percent
 
 KEEP = "keep the model as it is"
 
@@ -37,7 +38,7 @@ class Judgement:
         return (
             f"{self.calibrator}: held-out NLL {self.before.nll:.4f} -> {self.after.nll:.4f} "
             f"(change {self.after.nll - self.before.nll:+.4f} ± {self.nll_change_se:.4f}), "
-            f"ECE {100 * self.before.ece:.2f} % -> {100 * self.after.ece:.2f} %; {self.why}"
+            f"ECE {in_percent(self.before.ece)} -> {in_percent(self.after.ece)}; {self.why}"
         )
 
 

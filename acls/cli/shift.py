@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> None:
         raise InputError(f"--severity: expected levels from 1 to 5, as in 3, 1-5 or 1,3,5, got {args.severity!r}")
     check_out(args, args.figure, "figure", args.source)
     from acls.data.corruptions import CORRUPTIONS
+    from acls.metrics.catalogue import metric
     from acls.watch.shift import is_network, of_model
 
     of_net, network = settings_of(args, "model."), is_network(args.source)
@@ -56,7 +57,8 @@ def run(args: argparse.Namespace) -> None:
     names = list(CORRUPTIONS) if args.corruptions == "all" else [name.strip() for name in args.corruptions.split(",")]
     chosen = {"corruptions": names, "severities": severities, "limit": args.limit, "seed": args.seed}
     if sys.stderr.isatty() and not args.quiet:
-        chosen["note"] = lambda one: print(f"{one.corruption} {one.severity}: ECE {one.ece:.2%}", file=sys.stderr)
+        ece = metric("ece")
+        chosen["note"] = lambda one: print(f"{one.corruption} {one.severity}: {ece.phrase(one.ece)}", file=sys.stderr)
     found = of_model(args.source, data=data, model=model, **chosen)
     say(args, found)
     if args.figure is not None:

@@ -69,7 +69,16 @@ class Metric:
         >>> CATALOGUE["ece"].phrase(0.05321)
         'ECE 5.32 %'
         """
-        return f"{self.label} {self.show(value)} {self.unit}".rstrip()
+        return f"{self.label} {in_percent(value, self.decimals) if self.unit else self.show(value)}"
+
+
+def in_percent(fraction: float, decimals: int = 2) -> str:
+    """Return a fraction in percent with its unit, for a line of text.
+
+    >>> in_percent(0.05321)
+    '5.32 %'
+    """
+    return f"{100 * fraction:.{decimals}f} %"
 
 
 CATALOGUE: dict[str, Metric] = {

@@ -188,9 +188,11 @@ def width() -> int:
 
 def paragraph(text: str) -> str:
     """Break a sentence into lines of readable length; all lines after the first are indented."""
-    return textwrap.fill(
-        text, min(width(), 110), subsequent_indent="    ", break_on_hyphens=False, break_long_words=False
+    joined = re.sub(r"(?<=\d) %", "\u00a0%", text)  # a number and its % stay on one line
+    lines = textwrap.fill(
+        joined, min(width(), 110), subsequent_indent="    ", break_on_hyphens=False, break_long_words=False
     )
+    return lines.replace("\u00a0", " ")
 
 
 def _latex(text: str) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from acls.metrics.catalogue import metric
+from acls.metrics.catalogue import in_percent, metric
 from acls.metrics.significance import Difference
 from acls.results.result import LEVEL, Result
 
@@ -62,14 +62,14 @@ def direction(result: Result) -> str:
 
 def _of_result(result: Result) -> Verdict:
     means = "".join(
-        f"{title} {result[name]:.2%}, "
+        f"{title} {in_percent(result[name])}, "
         for name, title in (("confidence", "mean confidence"), ("accuracy", "accuracy"))
         if name in result.estimates
     )
     ece = result.estimates["ece"]
-    size = f"ECE {ece.value:.2%}"
+    size = f"ECE {in_percent(ece.value)}"
     if ece.debiased is not None:
-        size += f", without the bias of noise {ece.debiased:.2%}"
+        size += f", without the bias of noise {in_percent(ece.debiased)}"
     if result.p is None and "ece" not in result.floors:
         return Verdict(None, None, f"No verdict: too few independent {result.unit}s to test ({means}{size}).")
     if result.p is None:  # stored by 0.1.0, or a part of a result
@@ -100,7 +100,7 @@ def remarks(result: Result) -> list[str]:
     """Return remarks that help to interpret the numbers."""
     found = []
     if result.bounds:
-        off = ", ".join(f"{metric(name).label} {100 * bound:.4f} %" for name, bound in result.bounds.items())
+        off = ", ".join(f"{metric(name).label} {in_percent(bound, 4)}" for name, bound in result.bounds.items())
         found.append(f"Computed from a fine histogram of confidences. Largest difference from the exact value: {off}.")
     if any(one.debiased is not None and one.debiased != one.value for one in result.estimates.values()):
         found.append(

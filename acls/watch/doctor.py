@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import string
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from torch.nn.utils.rnn import pad_sequence
 from acls.arrays import SUM_TOLERANCE
 from acls.errors import InputError
 from acls.hashing import codes
+from acls.metrics.catalogue import in_percent
 from acls.predictions import Batches, Columns, Predictions, Source, slices
 from acls.predictions.core import widened
 from acls.shapes import IGNORE_INDEX
@@ -37,6 +39,13 @@ _NEARLY_ALL = 0.999
 _CLOSE = 0.01
 
 
+class _Sentences(string.Formatter):
+    """Formats ``{fraction:%}`` as `in_percent` does."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        return in_percent(value) if format_spec == "%" else str(super().format_field(value, format_spec))
+
+
 @dataclass(frozen=True)
 class Finding:
     """A problem (serious), or something that a careful reader would want to know (note)."""
@@ -48,7 +57,7 @@ class Finding:
 
 def _finding(name: str, **values: Any) -> Finding:
     level: Level = "serious" if name in _SENTENCES["serious"] else "note"
-    return Finding(level, name, _SENTENCES[level][name].format(**values))
+    return Finding(level, name, _Sentences().format(_SENTENCES[level][name], **values))
 
 
 def _first(wrong: Mapping[str, object], **values: Any) -> list[Finding]:
@@ -157,9 +166,9 @@ class Diagnosis(Shown):
 
     def __str__(self) -> str:
         classes = f" of {self.n_classes} classes" if self.n_classes else ""
-        sure = f", mean confidence {self.confidence:.2%}" if self.confidence <= 1 else ""
+        sure = f", mean confidence {in_percent(self.confidence)}" if self.confidence <= 1 else ""
         kind = "confidences" if self.kind == "triples" else self.kind
-        return f"{self.n} rows, {kind}{classes}; accuracy {self.accuracy:.2%}{sure}"
+        return f"{self.n} rows, {kind}{classes}; accuracy {in_percent(self.accuracy)}{sure}"
 
     def as_json(self) -> dict[str, Any]:
         """Return the object that `acls doctor --json` prints, as plain values."""
@@ -374,7 +383,7 @@ def _marks(p: Predictions, scores: Tensor) -> dict[str, Tensor]:
 
 
 def _rows(count: int, n: int) -> str:
-    return f"{count} of {n} rows ({count / n:.2%})"
+    return f"{count} of {n} rows ({in_percent(count / n)})"
 
 
 def _classes(some: list[int], k: int) -> str:

@@ -15,6 +15,7 @@ from acls.calibrators import Vector
 from acls.errors import InputError
 from acls.metrics import Confidences
 from acls.metrics.batch import Batch
+from acls.metrics.catalogue import in_percent
 from acls.metrics.distributions import chi_squared_tail, holm, normal_tail
 from acls.predictions import Columns, Predictions, Source, slices
 from acls.shapes import IGNORE_INDEX
@@ -190,24 +191,24 @@ class Drift(Shown):
         if not self.significant:
             return "No drift beyond chance: the confidences look like those of the calibration set."
         low, high = sorted((self.accuracy_by_confidence, self.accuracy_by_threshold))
-        moved = f"PSI {self.psi:.3f}; accuracy was {self.accuracy_calibration:.2%} and is predicted to be "
-        moved += f"{low:.2%} to {high:.2%}, ± {self.accuracy_margin:.2%}"
+        moved = f"PSI {self.psi:.3f}; accuracy was {in_percent(self.accuracy_calibration)} and is predicted to be "
+        moved += f"{in_percent(low)} to {in_percent(high)}, ± {in_percent(self.accuracy_margin)}"
         if not self.alarm:
             return f"Drift beyond chance, but small ({moved}): nothing to do yet."
         said = []
         if self.accuracy_alarm and self.accuracy_new is not None:
             said.append(
-                f"Accuracy fell from {self.accuracy_calibration:.2%} to {self.accuracy_new:.2%} according to the new "
-                "labels: calibrate again on them, or train again."
+                f"Accuracy fell from {in_percent(self.accuracy_calibration)} to {in_percent(self.accuracy_new)} "
+                "according to the new labels: calibrate again on them, or train again."
             )
         if self.labels_alarm:
             changes = zip(self.shares_calibration, self.shares_new, strict=True)
             ratios = sorted(enumerate(changes), key=lambda pair: -abs(pair[1][1] - pair[1][0]))[:3]
-            most = ", ".join(f"class {k} {old:.1%} to {new:.1%}" for k, (old, new) in ratios)
+            most = ", ".join(f"class {k} {in_percent(old, 1)} to {in_percent(new, 1)}" for k, (old, new) in ratios)
             how = "according to the new labels" if "labels" in self.checks else "as estimated from the predictions"
             said.append(
-                f"Label shift: {self.label_shift:.1%} of the samples have different classes than before, {how} "
-                f"({most}); --out saves a calibrator that corrects for it."
+                f"Label shift: {in_percent(self.label_shift, 1)} of the samples have different classes than before, "
+                f"{how} ({most}); --out saves a calibrator that corrects for it."
             )
         if self.confidence_alarm:
             said.append(f"Drift ({moved}): check the new data, and calibrate again on labelled samples of it.")

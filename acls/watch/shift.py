@@ -17,6 +17,7 @@ from acls.data.corruptions import CORRUPTIONS, SEVERITIES, Corrupt, Corrupted, C
 from acls.data.dataset import Part, SampleBatch
 from acls.data.keyed_random import generator
 from acls.errors import InputError
+from acls.metrics.catalogue import in_percent
 from acls.metrics.significance import Difference
 from acls.models import CATALOGUE, ModelOptions
 from acls.predictions import Predictions
@@ -81,7 +82,7 @@ class Shift(Shown):
             f"Of {len(shifted)} conditions the clean temperature {self.temperature:.3f} keeps {counts['holds']} "
             f"calibrated, lowers the ECE of {counts['helps']} but not to within noise, and raises that of "
             f"{counts['hurts']}.{chance} The worst is {worst.corruption} {worst.severity}, with an ECE of "
-            f"{worst.scaled_ece:.2%} at that temperature."
+            f"{in_percent(worst.scaled_ece)} at that temperature."
         )
 
     def as_json(self) -> dict[str, Any]:

@@ -119,7 +119,7 @@ def test_the_page_of_answers_shows_the_error_of_what_was_said(answers, tmp_path,
     assert "Miscalibrated, overconfident" in found["verdict"][0]
     _, measured = told(capsys, "evaluate", answers / "test.csv", *NAMES)
     assert measured["ece"] == pytest.approx(gap, abs=0.02)
-    assert f"ECE {measured['ece']:.2%}" in found["verdict"][0]
+    assert f"ECE {100 * measured['ece']:.2f} %" in found["verdict"][0]
     assert "test.csv" in page.read_text(encoding="utf-8")
 
 

@@ -178,8 +178,8 @@ def test_of_an_image_the_worst_pixel_is_shown_and_ignored_ones_are_not():
 def test_the_verdict_says_the_error_its_worth_the_way_and_the_remedy(overconfident):
     (sentence,) = conclusions([overconfident])
     assert re.fullmatch(
-        r"outputs\.npz: Miscalibrated, overconfident \(p < 0\.001\): mean confidence \d+\.\d+%, accuracy \d+\.\d+%, "
-        r"ECE \d+\.\d+%, without the bias of noise \d+\.\d+%; at temperature (1\.9|2|2\.1), the ECE is [\d.]+ %\.",
+        r"outputs\.npz: Miscalibrated, overconfident \(p < 0\.001\): mean confidence \d+\.\d+ %, accuracy \d+\.\d+ %, "
+        r"ECE \d+\.\d+ %, without the bias of noise \d+\.\d+ %; at temperature (1\.9|2|2\.1), the ECE is [\d.]+ %\.",
         sentence,
     )
 
@@ -409,7 +409,7 @@ def test_a_study_whose_runs_are_gone_still_shows_its_numbers(tmp_path):
     Store(tmp_path, create=True).add(stored("CE", 1, settings={"recipe": {}}))
     (found,) = of_study(tmp_path)
     assert found.as_is.result.suite is None
-    assert "Miscalibrated, overconfident (the ECE is above its noise floor): ECE 12.30%" in conclusions([found])[0]
+    assert "Miscalibrated, overconfident (the ECE is above its noise floor): ECE 12.30 %" in conclusions([found])[0]
     write([found], tmp_path / "report.html")
     assert "12.30" in (tmp_path / "report.html").read_text()
 

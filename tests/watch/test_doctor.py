@@ -39,7 +39,7 @@ CASES = {
         lambda z, y: Predictions(z.softmax(1).softmax(1), y, "probs"),
         r"applied twice: no confidence exceeds 0\.2320",
     ),
-    "sums": (lambda z, y: Predictions(z[:300].sigmoid(), y[:300], "probs"), r"300 of 300 rows \(100\.00%\) of probs"),
+    "sums": (lambda z, y: Predictions(z[:300].sigmoid(), y[:300], "probs"), r"300 of 300 rows \(100\.00 %\) of probs"),
     "logits-as-probs": (lambda z, y: Predictions(z, y, "probs"), "look like logits: pass them as logits"),
     "log-probs-as-probs": (lambda z, y: Predictions(z.log_softmax(1), y, "probs"), "pass them as log_probs"),
     "percent": (lambda z, y: Predictions(100 * z.softmax(1), y, "probs"), "divide them by 100"),
@@ -51,11 +51,11 @@ CASES = {
     "labels-from-1": (lambda z, y: Predictions(z, y + 1, "logits"), "run from 1 to 10: they count from 1"),
     "shifted-labels": (
         lambda z, y: Predictions(z[y < 9], y[y < 9] + 1, "logits"),
-        r"the predicted class is the label -1 in 89\.82% of the rows",
+        r"the predicted class is the label -1 in 89\.82 % of the rows",
     ),
     "ignore-label": (
         lambda z, y: Predictions(z, _set(y, slice(0, 100), 255), "logits"),
-        r"100 of 2000 rows \(5\.00%\) have the label 255, outside 0\.\.9: .* --ignore-index 255",
+        r"100 of 2000 rows \(5\.00 %\) have the label 255, outside 0\.\.9: .* --ignore-index 255",
     ),
     "labels": (lambda z, y: Predictions(z, y * 2, "logits"), r"labels outside 0\.\.9 \(10, 12, 14, 16, 18\)"),
     "ignored": (lambda z, y: Predictions(z, _set(y, slice(0, 20), -100), "logits"), "20 of 2000 .* ignored label -100"),
@@ -71,11 +71,11 @@ CASES = {
     "shuffled-labels": (lambda z, y: Predictions(z, y.flip(0), "logits"), "labels are in a different order"),
     "nan": (
         lambda z, y: Predictions(_set(z, (torch.tensor([7, 40]), 3), float("nan")), y, "logits"),
-        r"2 of 2000 rows \(0\.10%\) contain NaN or infinity, the first is row 7",
+        r"2 of 2000 rows \(0\.10 %\) contain NaN or infinity, the first is row 7",
     ),
     "duplicates": (
         lambda z, y: Predictions(torch.cat([z, z[:100]]), torch.cat([y, y[:100]]), "logits"),
-        r"4\.76% of the rows repeat an earlier one",
+        r"4\.76 % of the rows repeat an earlier one",
     ),
     "confidence": (
         lambda z, y: Predictions(None, y, "triples", confidence=90 * z.softmax(1).amax(1), predicted=z.argmax(1)),
@@ -145,7 +145,7 @@ def test_a_set_is_recognised_in_another():
     assert "same-set" in [f.name for f in examine([p[:100]]).against(same, "test").findings]
     (overlap,) = same.against(some, "test").findings
     assert overlap.name == "overlap"
-    assert overlap.sentence.startswith("2.00% of the rows are also in test")
+    assert overlap.sentence.startswith("2.00 % of the rows are also in test")
     (cooler,) = same.against(examine([Predictions(logits / 2, labels, "logits")]), "test").findings
     assert (cooler.name, cooler.level) == ("same-labels", "note")
 
@@ -197,7 +197,7 @@ def test_the_command_says_fine_and_exits_with_0(tmp_path, capsys):
     Predictions(*confident(), "logits").save(tmp_path / "p.npz")
     assert main(["doctor", str(tmp_path / "p.npz")]) == 0
     out = capsys.readouterr().out.replace("\n    ", " ")
-    assert "2000 rows, logits of 10 classes; accuracy 89.65%, mean confidence 94.84%" in out
+    assert "2000 rows, logits of 10 classes; accuracy 89.65 %, mean confidence 94.84 %" in out
     assert "nothing looks wrong" in out
 
 
@@ -218,7 +218,7 @@ def test_the_command_compares_with_the_test_set(tmp_path, capsys):
     p[:1000].save(tmp_path / "calibration.parquet")
     p[900:].save(tmp_path / "test.npz")
     assert main(["doctor", str(tmp_path / "calibration.parquet"), "--against", str(tmp_path / "test.npz")]) == 1
-    assert "10.00% of the rows are also in" in capsys.readouterr().out.replace("\n    ", " ")
+    assert "10.00 % of the rows are also in" in capsys.readouterr().out.replace("\n    ", " ")
     p[1000:].save(tmp_path / "test.npz")
     assert main(["doctor", str(tmp_path / "calibration.parquet"), "--against", str(tmp_path / "test.npz")]) == 0
 
