@@ -64,7 +64,7 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
         return "\n\n".join(part if "\n  " in part else textwrap.fill(part, width) for part in parts)
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        if action.default in (None, False, argparse.SUPPRESS):
+        if action.default in (None, False, argparse.SUPPRESS, []):
             return action.help
         return super()._get_help_string(action)
 

@@ -23,6 +23,7 @@ def test_every_command_has_help_with_an_example_that_fits_80_columns(command, ca
     out = capsys.readouterr().out
     assert f"acls {command}" in out.split("examples:")[1]
     assert max(map(len, out.splitlines())) <= 80
+    assert "(default: [])" not in " ".join(out.split())
 
 
 def test_without_a_command_the_help_is_shown(capsys):
