@@ -16,7 +16,7 @@ _EMPTY = 1e-4  # added to the density, as in the reference code
 _ROWS = 64  # number of sets smoothed at once, to limit the memory of their transforms
 
 
-def smooth_ece(cells: Cells, *, mirror_ends: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+def smooth_ece(cells: Cells) -> tuple[Tensor, Tensor, Tensor]:
     """Return SmoothECE, its chosen bandwidth, and the error bound (Błasiok & Nakkiran, ICLR 2024).
 
     smECE_s = ∫ |Σ_i (conf_i - hit_i) K_s(t, conf_i)| dt / n, where K_s is a Gaussian reflected at 0 and 1. It uses the
@@ -24,8 +24,7 @@ def smooth_ece(cells: Cells, *, mirror_ends: bool = False) -> tuple[Tensor, Tens
     smECE_s <= s.
 
     That code reflects its grid without repeating the end points. So mass on the end points counts half, and errors
-    among saturated confidences have up to twice the weight that the definition gives them. With ``mirror_ends`` the end
-    points are repeated.
+    among saturated confidences have up to twice the weight that the definition gives them.
 
     The bound follows from the width of the cells. Moving a sample by w inside its cell changes the smoothed residual by
     at most |residual| w ∫|K_s'|, where ∫|K_s'| = √(2/π)/s. The density changes likewise.
@@ -35,7 +34,7 @@ def smooth_ece(cells: Cells, *, mirror_ends: bool = False) -> tuple[Tensor, Tens
     if cells.count.ndim != 2 or shape[0] > _ROWS:
         rows = cells.map(lambda part: part.reshape(-1, last))
         sets = [rows[start : start + _ROWS] for start in range(0, len(rows.count), _ROWS)]
-    found = [_Smoother(some, mirror_ends).search() for some in sets]
+    found = [_Smoother(some).search() for some in sets]
     value, width = (torch.cat(parts).view(shape) for parts in zip(*found, strict=True))
     if cells.lower is None or cells.upper is None:
         return value, width, torch.zeros_like(value)
@@ -59,13 +58,12 @@ def smooth_errors(cells: Cells, residual: Tensor, width: float) -> Tensor:
 class _Smoother:
     """Smooth the residuals of many sets of cells, each with its own bandwidth."""
 
-    def __init__(self, cells: Cells, mirror_ends: bool) -> None:
+    def __init__(self, cells: Cells) -> None:
         count = cells.count
         self.rows = count.shape[0]
         self._place = cells.mean[:, None]
         self._values = torch.stack([cells.residual, count], 1)
         self._guess = (cells.reached[:, -1] / cells.n).abs()
-        self._ends = 2 if mirror_ends else 1
 
     def search(self) -> tuple[Tensor, Tensor]:
         """Return the error of each set at its chosen bandwidth, and that bandwidth.
@@ -118,8 +116,6 @@ class _Smoother:
         index = index.expand_as(right)
         ring.scatter_add_(-1, index, values - right).scatter_add_(-1, index + 1, right)
         ring[..., points:] = ring[..., 1 : points - 1].flip(-1)
-        ring[..., 0] *= self._ends
-        ring[..., points - 1] *= self._ends
         spectrum: Tensor = torch.fft.rfft(ring)
         return spectrum
 

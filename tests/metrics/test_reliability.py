@@ -21,7 +21,6 @@ def test_rows_are_the_bins_that_hold_samples():
         assert row.low <= row.accuracy <= row.high
     assert data.ece == pytest.approx(oracle.ece(confidence, right, 15))
     assert (data.n, data.accuracy) == (200, pytest.approx(right.mean()))
-    assert data.table()[0]["count"] == data.rows[0].count
 
 
 def test_bins_of_equal_mass_hold_alike():

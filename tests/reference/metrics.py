@@ -149,7 +149,7 @@ def aurc(confidence, right):
     return np.mean([wrong[:k].sum() / k for k in range(1, len(wrong) + 1)])
 
 
-def smooth_ece_at(confidence, right, s, *, mirror_ends=False):
+def smooth_ece_at(confidence, right, s):
     points = max(2000, round(20 / s)) // 4 * 2 + 1
     grids = []
     for values in (confidence - right, np.ones_like(confidence)):
@@ -160,8 +160,6 @@ def smooth_ece_at(confidence, right, s, *, mirror_ends=False):
             grid[left] += v * (1 - beyond)
             grid[left + 1] += v * beyond
         mirrored = np.concatenate([grid[::-1][:-1], grid, grid[::-1][1:]])
-        if mirror_ends:
-            mirrored[[points - 1, 2 * points - 2]] *= 2
         t = np.linspace(-0.5, 0.5, points)
         kernel = np.exp(-(t**2) / (2 * s * s)) / (math.sqrt(2 * math.pi) * s)
         grids.append(np.convolve(mirrored, kernel, "same")[points - 1 : 2 * points - 1])
@@ -170,10 +168,10 @@ def smooth_ece_at(confidence, right, s, *, mirror_ends=False):
     return np.abs(residual).sum() / (density + 1e-4).sum()
 
 
-def smooth_ece(confidence, right, *, mirror_ends=False):
+def smooth_ece(confidence, right):
     """The value at the smallest multiple of 1/1024 above 0.001 that is no less than it, found one by one."""
     for step in range(2, 1025):
-        value = smooth_ece_at(confidence, right, step / 1024, mirror_ends=mirror_ends)
+        value = smooth_ece_at(confidence, right, step / 1024)
         if value <= step / 1024:
             return value
     raise AssertionError("an error cannot be above 1")

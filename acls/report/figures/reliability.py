@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -52,10 +52,6 @@ class ReliabilityDiagram:
     """A histogram of the confidences as (lower, upper, count). Finer than the bins if `prepare` got cells."""
     curve: Curve | None = None
     """Accuracy as a smooth function of confidence, if `prepare` got cells."""
-
-    def table(self) -> list[dict[str, float]]:
-        """Return one dictionary per bin, for CSV or JSON."""
-        return [asdict(row) for row in self.rows]
 
 
 def prepare(found: Reliability, cells: Cells | None = None) -> ReliabilityDiagram:
