@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from acls.data.augment import Normalise
-from acls.data.dataset import Source
+from acls.data.dataset import SampleSource
 from acls.data.keyed_random import generator, uniform
 from acls.errors import InputError, suggest
 from acls.vision import pillow
@@ -145,7 +145,7 @@ RANDOM = ("noise", "shot", "impulse", "motion")
 class Corrupted:
     """A source whose images are corrupted before they are normalised."""
 
-    source: Source
+    source: SampleSource
     corrupt: Corrupt
     normalise: Normalise
 

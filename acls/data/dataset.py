@@ -34,7 +34,7 @@ class Draw(NamedTuple):
     """Samples of this process divided by the mean over all processes: 1 if every process has the same number."""
 
 
-class Source(Protocol):
+class SampleSource(Protocol):
     """Samples that can be read by number."""
 
     def __len__(self) -> int: ...
@@ -87,7 +87,7 @@ class OnDisk:
 class Part(Dataset[SampleBatch]):
     """A training, validation or test part: some samples of a source, numbered from 0."""
 
-    def __init__(self, source: Source, chosen: Tensor | None = None, *, seed: int | None = None) -> None:
+    def __init__(self, source: SampleSource, chosen: Tensor | None = None, *, seed: int | None = None) -> None:
         """Select the samples with the numbers ``chosen`` (default: all); if a seed is given, they are augmented."""
         self.source, self.seed = source, seed
         self.chosen = torch.arange(len(source)) if chosen is None else chosen

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from acls.data import DataOptions
 from acls.data.augment import Augment
-from acls.data.dataset import Data, InMemory, OnDisk, Part, Source
+from acls.data.dataset import Data, InMemory, OnDisk, Part, SampleSource
 from acls.data.files import Files, needs_root
 from acls.data.images import MIDDLE, cut_scene, cut_square, decode, letterbox, to_bytes
 from acls.data.splits import divide
@@ -95,7 +95,7 @@ def classes_of(items: Sequence[tuple[str, int]]) -> Tensor:
     return torch.tensor([label for _, label in items])
 
 
-def image_source(files: Files, items: Sequence[tuple[str, int]], options: DataOptions, size: int) -> Source:
+def image_source(files: Files, items: Sequence[tuple[str, int]], options: DataOptions, size: int) -> SampleSource:
     """Return a source of labelled images, in memory or read on demand; ``size`` is used if the options have none."""
     size, augment = options.size or size, Augment.of(options)
     cut = partial(cut_square, size, options.scale)
@@ -110,7 +110,7 @@ def image_source(files: Files, items: Sequence[tuple[str, int]], options: DataOp
 
 def masked_source(
     files: Files, items: Sequence[tuple[str, str]], n_classes: int, void: int, options: DataOptions
-) -> Source:
+) -> SampleSource:
     """Return a source of images with masks, in memory or read on demand; sizes are compared before training."""
     for name, mask in items:
         sizes = ["{}x{}".format(*files.size(one)) for one in (name, mask)]

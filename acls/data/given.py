@@ -15,7 +15,7 @@ from torch import Tensor
 
 from acls.data import DataOptions
 from acls.data.augment import Augment
-from acls.data.dataset import Data, InMemory, Part, Source
+from acls.data.dataset import Data, InMemory, Part, SampleSource
 from acls.data.keyed_random import seed_of
 from acls.data.splits import divide
 from acls.errors import InputError
@@ -106,7 +106,7 @@ def fingerprint(*parts: Any) -> str:
     return f"sha256:{digest.hexdigest()[:32]}"
 
 
-def labels(source: Source) -> Tensor:
+def labels(source: SampleSource) -> Tensor:
     """Return all labels, from ``targets``, ``labels`` or a column if there is one, else by reading every sample."""
     if isinstance(source, InMemory):
         return source.y

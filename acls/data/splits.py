@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from acls.data import DataOptions
-from acls.data.dataset import Data, Part, Source
+from acls.data.dataset import Data, Part, SampleSource
 from acls.errors import InputError
 from acls.shapes import IGNORE_INDEX
 
@@ -77,7 +77,7 @@ def _by_class(labels: Tensor) -> list[NDArray[np.int64]]:
 
 
 def divide(
-    source: Source,
+    source: SampleSource,
     labels: Tensor | None,
     options: DataOptions,
     seed: int,

@@ -63,7 +63,7 @@ class OnePass(Regularized):
         scale = None
         if at.valid is None and self.reduction != "none":
             scale = 1.0 / max(1, at.logits.shape[0]) if self.reduction == "mean" else 1.0
-        value: Tensor = _OnePass.apply(at.logits, at.target, term, scale)  # type: ignore[no-untyped-call]
+        value: Tensor = _Fused.apply(at.logits, at.target, term, scale)  # type: ignore[no-untyped-call]
         return reduced(value, at, self.reduction) if scale is None else value
 
 
@@ -113,7 +113,7 @@ class MbLS(OnePass):
         return self.rule_on_cross_entropy(gradient_rule(self.excess, "w/K #{k: z_ŷ - z_k > M}", "w/K", conditions))
 
 
-class _OnePass(torch.autograd.Function):
+class _Fused(torch.autograd.Function):
     """Cross-entropy plus a margin term, per row or as a sum times ``scale``. It saves only the gradient.
 
     Under a compiler it saves its inputs instead and runs the kernel again in the backward pass. The compiler removes

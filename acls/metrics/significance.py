@@ -76,7 +76,7 @@ class Difference:
     """The p-value of "the metric is the same for both"."""
 
 
-Counted = tuple[Suite, Blocks]
+SuiteAndBlocks = tuple[Suite, Blocks]
 
 
 @torch.no_grad()
@@ -219,7 +219,7 @@ def _unit_tests(units: Units) -> dict[str, Test]:
 
 
 @torch.no_grad()
-def compare(first: Counted, second: Counted, *, level: float = LEVEL) -> dict[str, Difference]:
+def compare(first: SuiteAndBlocks, second: SuiteAndBlocks, *, level: float = LEVEL) -> dict[str, Difference]:
     """Compare two models on the same samples.
 
     ECE and adaptive ECE: the bias of each depends on the unknown gaps. The interval of the difference allows for the
@@ -257,7 +257,9 @@ def _mean_difference(one: Units, other: Units, column: int | None, difference: f
 
 
 @torch.no_grad()
-def ece_difference(first: Counted, second: Counted, *, adaptive: bool = False, level: float = LEVEL) -> Difference:
+def ece_difference(
+    first: SuiteAndBlocks, second: SuiteAndBlocks, *, adaptive: bool = False, level: float = LEVEL
+) -> Difference:
     """Return the difference of two ECEs, or adaptive ECEs, without the bias of noise, and the p-value of equality."""
     values, gaps, noise, few = [], [], [], []
     for suite, blocks in (first, second):
@@ -286,7 +288,7 @@ def ece_difference(first: Counted, second: Counted, *, adaptive: bool = False, l
 
 
 @torch.no_grad()
-def rms_difference(first: Counted, second: Counted, *, level: float = LEVEL) -> Difference:
+def rms_difference(first: SuiteAndBlocks, second: SuiteAndBlocks, *, level: float = LEVEL) -> Difference:
     """Return the difference of two RMS calibration errors over ten equal-mass bins, and the p-value of equality.
 
     The test compares the squares, each minus its noise. The reported difference is the difference of the squares

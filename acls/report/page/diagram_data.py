@@ -18,7 +18,7 @@ OFFERED = (5, 10, 15, 20, 25, 30, 50)
 OFFERED_OF_MANY = (10, 15, 25)
 """The same for a page with many networks, which must stay small."""
 
-Array = NDArray[np.float64]
+Floats = NDArray[np.float64]
 
 
 def binned(found: Confidences, offered: Sequence[int] = OFFERED) -> dict[str, dict[int, dict[str, list[float]]]]:
@@ -70,18 +70,18 @@ def short(value: float, digits: int = 7) -> float:
     return int(rounded) if rounded.is_integer() else rounded
 
 
-def _rows(reached: list[Array], edge: Array) -> dict[str, list[float]]:
+def _rows(reached: list[Floats], edge: Floats) -> dict[str, list[float]]:
     """Return the differences of the cumulative sums between consecutive edges."""
     names = ("count", "confidence", "right")
     rows = {name: [short(value) for value in np.diff(part)] for name, part in zip(names, reached, strict=True)}
     return {"edge": [short(value) for value in edge], **rows}
 
 
-def _ends(mean: Array, index: NDArray[np.int64]) -> Array:
+def _ends(mean: Floats, index: NDArray[np.int64]) -> Floats:
     """Return the edges of bins of equal mass: the midpoints between the samples on both sides of a split."""
     if len(mean) == 0:
         return np.linspace(0, 1, len(index))
     left, right = mean[np.clip(index - 1, 0, None)], mean[np.clip(index, None, len(mean) - 1)]
-    ends: Array = (left + right) / 2
+    ends: Floats = (left + right) / 2
     ends[0], ends[-1] = mean[0], mean[-1]
     return ends
