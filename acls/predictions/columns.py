@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -90,6 +91,8 @@ class Field:
     dtype: str = ""
     twice: bool = False
     """Whether several columns of the file have this name."""
+    unit: bool = False
+    """Whether the first values are known to lie in 0..1 and are not all whole numbers, so that a hint can say probs."""
 
     def __str__(self) -> str:
         return f"{self.shape}" if self.shape is not None else self.dtype
@@ -147,7 +150,8 @@ def resolve(columns: Columns, available: Mapping[str, Field], where: str) -> Lay
 def _by_correct(columns: Columns, available: Mapping[str, Field]) -> bool:
     if columns.correct or columns.predicted or columns.labels:
         return columns.correct is not None
-    return "correct" in available and not ("predicted" in available and "labels" in available)
+    marked = "predicted" in available, "labels" in available
+    return not all(marked) if "correct" in available else not any(marked)
 
 
 def _labels(said: str, scores: tuple[Ref, ...], available: Mapping[str, Field], where: str) -> tuple[Ref, ...]:
@@ -169,8 +173,8 @@ def _refuse_stated(refs: tuple[Ref, ...], kind: Kind, said: str, available: Mapp
     if single and (said.lower() in _CORRECT or (kind == "probs" and _STATED.search(first))):
         raise InputError(
             f"{where}: expected the {kind} of class 1 and the true class, got {first!r} and {said!r}, which seem to be "
-            f"a stated confidence and whether the answer was right: pass --confidence {first} --correct "
-            f"{said if said in available else 'NAME'}, or rename the columns if they are what was expected"
+            f"a stated confidence and whether the answer was right: pass {flag('confidence', first)} "
+            f"{flag('correct', said if said in available else 'NAME')}, or rename the columns if they are what was expected"
         )
 
 
@@ -178,7 +182,7 @@ def _kind(available: Mapping[str, Field], where: str, *, unlabelled: bool) -> Ki
     present = [kind for kind, names in _SCORES.items() if any(_present(name, available) for name in names)]
     if len(present) > 1:
         raise InputError(
-            f"{where} contains {' and '.join(present)}: choose one, as in --{_option(present[0])} {present[0]} "
+            f"{where} contains {' and '.join(present)}: choose one, as in {flag(present[0], present[0])} "
             f"or {present[0]}={present[0]!r}"
         )
     if present:
@@ -199,12 +203,20 @@ def _example(available: Mapping[str, Field]) -> str:
     stated = next((name for name in available if _STATED.search(name)), None)
     if stated is not None:
         right = next((name for name in available if name.lower() in _CORRECT), "NAME")
-        return f"for stated confidences pass --confidence {stated} --correct {right}"
+        return f"for stated confidences pass {flag('confidence', stated)} {flag('correct', right)}"
     likely = [name for name, field in available.items() if len(field.shape or ()) >= 2]
     prefixes = [match[1] for name in available if (match := re.fullmatch(r"(.*?)_?0", name))]
-    name = (likely + prefixes + [name for name, field in available.items() if field.shape] + ["NAME"])[0]
-    kind: Kind = "probs" if name.lower().startswith("p") or "prob" in name.lower() else "logits"
-    return f"pass the name and the kind of the scores, as in --{_option(kind)} {name} or {kind}={name!r}"
+    unit = ",".join(name for name, field in available.items() if field.unit)
+    flat = [unit] * bool(unit) + [name for name, field in available.items() if field.shape]
+    name = (likely + prefixes + flat + ["NAME"])[0]
+    kind: Kind = (
+        "probs"
+        if (unit and unit.startswith(name)) or name.lower().startswith("p") or "prob" in name.lower()
+        else "logits"
+    )
+    labels = [f" {flag('labels', one)}" for one in available if one.lower() in _LABELS][:1]
+    way = f"{flag(kind, name)}{''.join(labels)} or {kind}={name!r}"
+    return f"pass the name and the kind of the scores, as in {way}"
 
 
 def _find(
@@ -224,9 +236,11 @@ def _find(
     hint = suggest(name, available)
     if hint.startswith(": did"):
         raise InputError(f"{where} has no {name!r} for the {role}{hint} It has {listed}")
-    likely = [name for name in available if role == "labels" and name.lower() in _LABELS]
+    known = {"labels": _LABELS, "correct": _CORRECT}.get(role, ())
+    likely = [name for name in available if name.lower() in known]
     flat = [name for name, one in available.items() if len(one.shape or (0,)) == 1 and name not in taken]
-    way = f"pass the name of the {role}, as in --{_option(role)} {(*likely, *flat, 'NAME')[0]}"
+    role, option = ("right answers" if role == "correct" else role), role
+    way = f"pass the name of the {role}, as in {flag(option, (*likely, *flat, 'NAME')[0])}"
     raise InputError(f"{where} has no {name!r} for the {role}; it has {listed}: {way}")
 
 
@@ -254,8 +268,9 @@ def _numbered(prefix: str, available: Mapping[str, Field]) -> tuple[Ref, ...]:
     return tuple(Ref(found[number]) for number in numbers)
 
 
-def _option(role: str) -> str:
-    return "label" if role == "labels" else role.replace("_", "-")
+def flag(role: str, name: str) -> str:
+    """Return the option for a name in a file, as a user would type it: ``--label 'the label'``."""
+    return f"--{'label' if role == 'labels' else role.replace('_', '-')} {shlex.quote(name)}"
 
 
 def _listing(available: Mapping[str, Field], most: int = 20) -> str:

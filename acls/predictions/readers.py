@@ -19,8 +19,8 @@ import zipfile
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,9 +30,9 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import Tensor
 
-from acls.arrays import as_tensor, two_scores
+from acls.arrays import ONE_TOLERANCE, as_tensor, two_scores
 from acls.errors import InputError, require
-from acls.predictions.columns import Columns, Field, Layout, Ref, resolve
+from acls.predictions.columns import Columns, Field, Layout, Ref, flag, resolve
 from acls.predictions.core import Predictions, flatten_maps
 from acls.shapes import IGNORE_INDEX
 from acls.storage import checksum, damaged, open_tensors, split_checksums
@@ -122,6 +122,12 @@ class Batches:
                         batch.check(ignore_index=self.ignore_index, where=str(path), first_row=row)
                     row += len(batch)
                     yield batch
+        if self.check and build.ends and max(build.ends) <= 1 + ONE_TOLERANCE and min(build.ends) >= -ONE_TOLERANCE:
+            raise InputError(
+                f"{self.name}: the logits of class 1 all lie in 0..1, so they are probably probabilities: pass "
+                f"{flag('probs', build.single)} (in Python probs={build.single!r}), or logits of both classes as two "
+                "columns"
+            )
 
 
 def _files(paths: Paths) -> tuple[Path, ...]:
@@ -178,7 +184,21 @@ class DataFile(ABC):
         self.meta: dict[str, str] = {}
         self.fields: dict[str, Field] = {}
         self._open(stack)
-        self.layout = resolve(columns, self.fields, str(path))
+        try:
+            self.layout = resolve(columns, self.fields, str(path))
+        except InputError:
+            self.layout = resolve(columns, self._with_units(), str(path))  # raises again, with a better hint
+
+    def _with_units(self) -> dict[str, Field]:
+        fields = dict(self.fields)
+        self.layout = Layout("probs", {"group": tuple(map(Ref, fields))})  # as groups, words are no error
+        with suppress(Exception):
+            for name, values in zip(fields, next(self.blocks(100))["group"], strict=True):
+                with suppress(ValueError, TypeError):
+                    values = values.astype(float)
+                    unit = values.ndim == 1 and bool(((values >= 0) & (values <= 1)).all() and (values % 1).any())
+                    fields[name] = replace(fields[name], unit=unit)
+        return fields
 
     @abstractmethod
     def _open(self, stack: ExitStack) -> None:
@@ -441,6 +461,10 @@ class _Builder:
     """The label of all rows if the file has no labels."""
     names: dict[str, dict[str, int]] = field(default_factory=lambda: {"group": {}, "image": {}})
     images: int = 0
+    single: str = ""
+    """The name of the logits if it holds one score per row."""
+    ends: list[float] = field(default_factory=list)
+    """The smallest and largest of these scores in each slice."""
 
     def __call__(self, block: Block, file: DataFile, row: int) -> Predictions:
         layout, meta, where = file.layout, file.meta, str(file.path)
@@ -449,6 +473,9 @@ class _Builder:
             name = ",".join(map(str, layout.roles[role][:3]))
             if role == "scores":
                 columns[role] = _scores(arrays, name, layout, where)
+                if layout.kind == "logits" and math.prod(arrays[0].shape[1:]) * len(arrays) == 1 and len(arrays[0]):
+                    self.single = name
+                    self.ends += (float(end) for end in columns[role][:, 1].aminmax())
             elif role in ("confidence", "weight"):
                 columns[role] = _floats(arrays[0], name, where)
             elif role in self.names and arrays[0].dtype.kind in "UOS":

@@ -428,6 +428,13 @@ def test_stated_confidences_are_found_by_their_names_and_come_back(tmp_path, suf
         ("confidence,correct,confidence\n0.9,1,0.1\n", {}, "several columns named 'confidence'"),
         ("p0,p1,p0,labels\n0.9,0.1,0.5,1\n", {}, "several columns named 'p0'"),
         ("p0,p1,p2,p3,y0,y1,y2,y3\n1,0,0,0,1,1,0,0\n", {}, "y0 to y3: multilabel predictions.* are not supported"),
+        ("stated,right\n0.9,1\n", {"confidence": "stated"}, "name of the right answers, as in --correct right"),
+        ("my conf,it is right\n0.9,1\n", {}, "pass --confidence 'my conf' --correct NAME"),
+        ("prob,label\n0.9,1\n0.1,0\n", {}, "as in --probs prob --label label or probs='prob'"),
+        ("a cat,dog,y\n0.9,0.1,0\n", {}, "as in --probs 'a cat,dog' --label y or"),
+        ("score,y\n-0.9,1\n", {}, "as in --logits NAME --label y or"),
+        ("score,y\n0.9,1\n0.1,0\n", {"logits": "score", "labels": "y"}, "all lie in 0..1, .* pass --probs score"),
+        ("p0,p1,the target\n1,0,0\n", {}, "--label 'the target'"),
         ("p0,p1,target\n1,0,0\n", {}, "--label target"),
         ("p0,p1,other\n1,0,0\n", {}, "--label other"),
         ("p0,p1,labels\n0.5,0.5,0_1\n", {}, "row 0: 'labels' is '0_1', which is not a number"),
@@ -438,6 +445,14 @@ def test_stated_confidences_are_found_by_their_names_and_come_back(tmp_path, suf
 def test_what_a_table_holds_is_told_with_the_right_hint(tmp_path, text, columns, message):
     (tmp_path / "t.csv").write_text(text)
     _raises(tmp_path / "t.csv", message, **columns)
+
+
+def test_one_column_of_parquet_is_hinted_as_what_it_holds(tmp_path):
+    pq.write_table(pa.table({"score": [0.9, 0.2], "label": [1, 0]}), tmp_path / "t.parquet")
+    _raises(tmp_path / "t.parquet", "as in --probs score --label label or")
+    pq.write_table(pa.table({"score": [0.9, 2.2], "label": [1, 0]}), tmp_path / "t.parquet")
+    _raises(tmp_path / "t.parquet", "as in --logits NAME --label label or")
+    assert len(Predictions.load(tmp_path / "t.parquet", logits="score", labels="label")) == 2
 
 
 def test_confidence_correct_and_labels_are_not_named_together():
