@@ -3,6 +3,7 @@
 The input can be a tensor, a NumPy or JAX array, a pandas or polars data frame or series, or a list.
 """
 
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -23,6 +24,8 @@ def as_tensor(array: Any, name: str = "scores") -> Tensor:
     """Convert an array to a tensor, without a copy where possible; error messages call the argument ``name``."""
     if isinstance(array, Tensor):
         return array.detach()
+    if np.ma.is_masked(array):
+        raise InputError(f"{name}: expected no masked values: drop those rows, or ignore them by the label -100")
     found = np.atleast_1d(np.asarray(array))
     boxed = found.dtype.kind == "O" and found.size and isinstance(found.flat[0], bool | int | float | np.number)
     if not boxed and found.dtype.kind not in "biuf":
@@ -33,6 +36,56 @@ def as_tensor(array: Any, name: str = "scores") -> Tensor:
         found = found.astype(np.float64)
     # Convert to the byte order of this machine. Copy read-only arrays, because a tensor could write into them.
     return torch.from_numpy(np.require(found, found.dtype.newbyteorder("="), ["C", "W"]))
+
+
+def column(array: Any, name: str) -> Tensor:
+    """Convert an array with one value per row, ``(N,)`` or ``(N, 1)``, to a tensor ``(N,)``; keep other shapes."""
+    found = as_tensor(array, name)
+    return found[:, 0] if found.ndim == 2 and found.shape[1] == 1 else found
+
+
+def widened(scores: Tensor) -> Tensor:
+    """Return the scores in float32 or wider, for computing."""
+    return scores if scores.dtype == torch.float64 else scores.float()
+
+
+Fault = tuple[Any, ...]
+"""Which rows have a fault, a message about one row, and the values in the message."""
+
+
+def refuse(faults: Iterable[Fault], where: str, first_row: int = 0) -> None:
+    """Raise an error for the first row with a fault; the message starts with ``where`` and the row's number."""
+    for bad, sentence, *values in faults:
+        if bool(bad.any()):
+            row, *rest = bad.nonzero()[0].tolist()
+            said = sentence.format(*(value[(row, *rest)].item() for value in values))
+            raise InputError(f"{where}: row {first_row + row}: {said}")
+
+
+def sum_faults(scores: Tensor, kind: str) -> Iterator[Fault]:
+    """Yield the faults of probabilities ``(N, K, *D)`` that are outside 0..1, or do not add up to 1."""
+    if kind not in ("probs", "log_probs") or not scores.numel():
+        return
+    scores = widened(scores)
+    total = (scores if kind == "probs" else scores.exp()).sum(1)
+    if kind == "probs":
+        least, best = torch.aminmax(scores, dim=1)
+        outside = (least < 0) | (best > 1 + ONE_TOLERANCE)
+        way = "divide percent by 100, and pass logits or log_probs as what they are"
+        yield outside, f"probs range from {{:g}} to {{:g}}, outside 0..1: {way}", least, best
+        way = "divide each row by its sum, or pass their logarithms as logits, which are normalised"
+        yield (total - 1).abs() > SUM_TOLERANCE, f"probs add up to {{:g}}, not 1: {way}", total
+    else:
+        text = "log_probs belong to probabilities that add up to {:g}, not 1: pass them as logits, which are normalised"
+        yield (total - 1).abs() > SUM_TOLERANCE, text, total
+
+
+def weight_faults(weight: Tensor) -> Iterator[Fault]:
+    """Yield the faults of weights: negative, not finite, or so large or small that sums of squares are not exact."""
+    yield ~(weight.isfinite() & (weight >= 0)), "expected a weight of 0 or more, got {:g}", weight
+    top = weight.amax() if weight.numel() else 1.0
+    far = (weight == top) & (weight > 0) & ~((weight >= 1e-100) & (weight <= 1e15))
+    yield far, "the largest weight is {:g}, outside 1e-100..1e15: divide the weights by their mean", weight
 
 
 def known_kind(scores: Tensor, kind: str | None) -> ScoreKind:
@@ -49,6 +102,10 @@ def known_kind(scores: Tensor, kind: str | None) -> ScoreKind:
     if kind is not None:
         raise InputError(f"unknown kind {kind!r}{suggest(str(kind), SCORE_KINDS)}")
     low, high = (float(end) for end in torch.aminmax(scores)) if scores.numel() else (-1.0, 2.0)
+    near = high > 50 if scores.ndim == 1 else bool(((scores.sum(1) - 100).abs() < 100 * SUM_TOLERANCE).all())
+    if low >= 0 and 1 < high <= 100 * (1 + ONE_TOLERANCE) and near:
+        got = f"kind= is missing, and scores from {low:g} to {high:g} may be percent"
+        raise InputError(f'{got}: divide them by 100 and pass kind="probs", or pass kind="logits"')
     other = "log_probs" if scores.ndim == 1 and high <= 0 else None
     if other := "probs" if low >= -ONE_TOLERANCE and high <= 1 + ONE_TOLERANCE else other:
         got = f"kind= is missing, and scores from {low:g} to {high:g} may be {other} or logits"
@@ -61,11 +118,8 @@ def scored(scores: Any, labels: Any, kind: str | None = None) -> tuple[Tensor, T
 
     Binary scores ``(N,)`` or ``(N, 1)`` with labels 0 and 1 are scores of class 1. They become scores of two classes.
     """
-    found, target = as_tensor(scores), as_tensor(labels, "labels")
-    if found.ndim == 2 and found.shape[1] == 1:
-        found = found[:, 0]
-    if target.ndim == 2 and target.shape[1] == 1 and found.ndim <= 2:
-        target = target[:, 0]
+    found = column(scores, "scores")
+    target = (column if found.ndim <= 2 else as_tensor)(labels, "labels")
     if not found.is_floating_point():
         found = found.float()
     if target.ndim == max(found.ndim, 2) and target.shape[1] != 1:
@@ -75,6 +129,11 @@ def scored(scores: Any, labels: Any, kind: str | None = None) -> tuple[Tensor, T
             "per row (multilabel), pass one label at a time: the binary scores[:, k] with labels[:, k]"
         )
     known = known_kind(found, kind)
+    if target.dtype == torch.bool and found.ndim > 1 and found.shape[1] > 2:
+        raise InputError(
+            f"labels: expected class ids, got true and false for {found.shape[1]} classes: if they say whether each "
+            "prediction is right, pass confidence=, the largest probability of each row, and correct= to acls.evaluate"
+        )
     if target.is_floating_point():
         if bool((target != target.round()).any()):
             raise InputError(f"labels: expected class ids, got {float(target[target != target.round()][0]):g}")
@@ -84,9 +143,10 @@ def scored(scores: Any, labels: Any, kind: str | None = None) -> tuple[Tensor, T
         if bool(wrong.any()):
             raise InputError(
                 f"labels: expected 0 or 1 with one score per row, got {int(target[wrong][0])}: "
-                "for more classes, pass scores of shape (N, K)"
+                "subtract 1 from labels 1 and 2; for more classes, pass scores of shape (N, K)"
             )
         found = two_scores(found, known)
+    refuse(sum_faults(found, known), "scores")
     return found, target.long() if target.dtype == torch.bool else target, known
 
 
@@ -95,5 +155,5 @@ def two_scores(second: Tensor, kind: str) -> Tensor:
     if kind == "logits":
         first = torch.zeros_like(second)
     else:
-        first = 1 - second if kind == "probs" else torch.log(-torch.expm1(second))
+        first = (1 - second).clamp(min=0) if kind == "probs" else torch.log(-torch.expm1(second))
     return torch.stack([first, second], 1)

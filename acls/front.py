@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from acls.arrays import as_tensor, scored
+from acls.arrays import column, scored
 from acls.calibrators import Calibrator, make_calibrator
 from acls.data import DataOptions
 from acls.data.given import fingerprint, gathered
@@ -284,12 +284,15 @@ def predictions(
     codes, names = (None, ()) if group is None else _codes(group)
     unit = None if image is None else _codes(image)[0]
     if confidence is not None or correct is not None:
-        if confidence is None or correct is None or any(one is not None for one in (scores, labels, kind)):
+        if any(one is not None for one in (scores, labels, kind)):
             raise InputError("pass stated confidences as confidence= and correct=, without scores, labels and kind")
-        right = as_tensor(correct, "correct")
+        if confidence is None or correct is None:
+            missing = "confidence" if confidence is None else "correct"
+            raise InputError(f"{missing}= is missing: pass stated confidences as confidence= and correct=")
+        right = column(correct, "correct")
         if bool(((right != 0) & (right != 1)).any()):
             raise InputError("correct: expected 1 where the answer was right and 0 where it was wrong")
-        stated = Predictions.of_stated(as_tensor(confidence, "confidence").float(), right, group=codes)
+        stated = Predictions.of_stated(column(confidence, "confidence").float(), right, group=codes)
         return replace(stated, group_names=names, image=unit, weight=weight)
     if labels is None:
         raise InputError("expected scores and labels, or confidence= and correct=: labels are missing")
@@ -354,13 +357,15 @@ def apply(calibrator: Calibrator, scores: Any, kind: str | None = None) -> Any:
 
     A single score per row is the score of class 1, or a stated confidence. A stated confidence needs no ``kind``.
     """
-    found = as_tensor(scores)
+    found = column(scores, "scores")
+    target = found.new_zeros(found.shape[:1] + found.shape[2:]).long()
     if calibrator.stated and kind is None:
+        Predictions.of_stated(found.float(), target).check(where="scores")
         kind = "probs"
-    one = found.ndim == 1 or (found.ndim == 2 and found.shape[1] == 1)
-    full, _, known = scored(found, found.new_zeros(len(found)).long(), kind)
+    full, target, known = scored(found, target, kind)
+    Predictions.dense(full, target, known).check(where="scores")
     after = calibrator(to_logits(full, known)).exp().numpy()
-    return after[:, 1] if one else after
+    return after[:, 1] if found.ndim == 1 else after
 
 
 @dataclass(frozen=True, repr=False)
@@ -484,7 +489,7 @@ def write_report(
 def _weight(given: Any, rows: Any) -> Tensor | None:
     if given is None or rows is None:
         return None
-    weight, n = as_tensor(given, "sample_weight").double(), len(rows)
+    weight, n = column(given, "sample_weight").double(), len(rows)
     if weight.shape != (n,):
         raise InputError(
             f"expected sample_weight of shape ({n},), one number per row or map, got {tuple(weight.shape)}"

@@ -19,6 +19,8 @@ ONE_CLASS = (
     "pass a binary score s as torch.stack([torch.zeros_like(s), s], dim=1)"
 )
 
+START_AT_0 = "class ids start at 0, so subtract 1 from labels that start at 1"
+
 
 @dataclass(frozen=True)
 class Positions:
@@ -160,11 +162,18 @@ def some_ignored(labels: Tensor, n_classes: int, ignore_index: int) -> bool:
     wrong = labels[((labels < 0) | (labels >= n_classes)) & (labels != ignore_index)]
     if wrong.numel():
         value = int(wrong[0])
+        way = f"pass ignore_index={value} to skip those positions"
         raise InputError(
             f"target contains {value}, but classes are 0..{n_classes - 1}: "
-            f"pass ignore_index={value} to skip those positions"
+            + (START_AT_0 if start_at_0(labels, n_classes, ignore_index) else way)
         )
     return True
+
+
+def start_at_0(labels: Tensor, n_classes: int, ignore_index: int) -> bool:
+    """Return whether labels are 1..K: at least the last class is there, and 0 is not."""
+    given = labels[labels != ignore_index]
+    return bool((given == n_classes).any() & (given > 0).all() & (given <= n_classes).all())
 
 
 def two_class_logits(logits: Tensor) -> Tensor:
@@ -185,7 +194,7 @@ def two_classes(logits: Tensor, target: Tensor, ignore_index: int = IGNORE_INDEX
     scores, logits = logits, two_class_logits(logits)
     if logits is scores:
         return logits, target
-    if target.shape == scores.shape and target.ndim > 1:
+    if target.ndim == logits.ndim and target.shape[1] == 1:
         target = target.squeeze(1)
     if target.dtype == torch.bool:
         return logits, target.long()

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from acls.arrays import refuse, weight_faults
 from acls.errors import InputError
 from acls.hashing import codes
 from acls.metrics.bins import BINS, bin_of
@@ -167,9 +168,7 @@ class CalibrationSet:
         if weight is None:
             counts = rows.new_ones(len(rows))
         else:
-            wrong = weight[~((_per_sample("sample_weight", weight, samples) >= 0) & weight.isfinite())]
-            if len(wrong):
-                raise InputError(f"expected sample_weight of finite numbers of 0 or more, got {float(wrong[0]):g}")
+            refuse(weight_faults(_per_sample("sample_weight", weight, samples)), "sample_weight")
             counts = weight.to(rows).repeat_interleave(per_sample)
             valid = counts > 0 if valid is None else valid & (counts > 0)
         if valid is not None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from acls.arrays import ONE_TOLERANCE
+from acls.arrays import ONE_TOLERANCE, refuse, weight_faults
 from acls.errors import InputError, suggest
 from acls.shapes import IGNORE_INDEX, flatten
 
@@ -198,10 +198,9 @@ class Batch:
         """Return this batch with its weights; raise an error if the weights or the scores are invalid."""
         if sample_weight is not None:
             weight = self.spread(sample_weight).detach().double()
-            wrong = weight[~(torch.isfinite(weight) & (weight >= 0))]
-            if wrong.numel():
-                raise InputError(f"sample_weight: expected finite numbers of 0 or more, got {float(wrong[0]):g}")
-            self.weight = weight.long() if bool((weight == weight.round()).all()) else weight
+            refuse(weight_faults(weight), "sample_weight")
+            whole = bool((weight == weight.round()).all()) and float(weight.sum()) < 2**53
+            self.weight = weight.long() if whole else weight
         if len(self):
             self._refuse_nonsense()
         return self

@@ -174,7 +174,8 @@ def _refuse_stated(refs: tuple[Ref, ...], kind: Kind, said: str, available: Mapp
         raise InputError(
             f"{where}: expected the {kind} of class 1 and the true class, got {first!r} and {said!r}, which seem to be "
             f"a stated confidence and whether the answer was right: pass {flag('confidence', first)} "
-            f"{flag('correct', said if said in available else 'NAME')}, or rename the columns if they are what was expected"
+            f"{flag('correct', said if said in available else 'NAME')}, "
+            "or rename the columns if they are what was expected"
         )
 
 

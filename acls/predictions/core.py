@@ -11,9 +11,9 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from acls.arrays import ONE_TOLERANCE, SUM_TOLERANCE, as_tensor
+from acls.arrays import Fault, as_tensor, column, refuse, sum_faults, weight_faults, widened
 from acls.errors import InputError, suggest
-from acls.shapes import IGNORE_INDEX, check_logits, flatten_logits
+from acls.shapes import IGNORE_INDEX, START_AT_0, check_logits, flatten_logits, start_at_0
 from acls.shown import Shown
 
 Kind = Literal["logits", "probs", "log_probs", "triples"]
@@ -72,9 +72,9 @@ class Predictions(Shown):
         elif self.scores is not None or self.confidence is None or self.predicted is None:
             raise InputError("for triples, pass confidence=, predicted= and labels, with scores=None")
         for name in _COLUMNS[1:]:
-            column = getattr(self, name)
-            if column is not None:
-                _check_column(name, column, len(self), floating=name in ("confidence", "weight"))
+            array = getattr(self, name)
+            if array is not None:
+                _check_column(name, array, len(self), floating=name in ("confidence", "weight"))
 
     @classmethod
     def dense(
@@ -201,7 +201,7 @@ class Predictions(Shown):
         if self.scores is None:
             assert self.confidence is not None
             assert self.predicted is not None
-            return widened(self.confidence), self.predicted
+            return widened(self.confidence).clamp(max=1), self.predicted  # of rounding, it may be slightly above 1
         best, predicted = widened(self.scores).max(1)
         if self.kind == "probs":
             return best, predicted
@@ -224,19 +224,16 @@ class Predictions(Shown):
         Valid labels are ``0..K-1`` and ``ignore_index``. The message contains the file name ``where`` and the row
         number, which counts from 0, or from ``first_row`` for a slice of a file.
         """
-        for bad, sentence, *values in _faults(self, ignore_index):
-            if bool(bad.any()):
-                row = int(bad.nonzero()[0])
-                said = sentence.format(*(value[row].item() for value in values))
-                raise InputError(f"{where}: row {first_row + row}: {said}")
+        refuse(_faults(self, ignore_index), where, first_row)
 
 
-def _faults(p: Predictions, ignore_index: int) -> Iterator[tuple[Any, ...]]:
+def _faults(p: Predictions, ignore_index: int) -> Iterator[Fault]:
     """Yield, for each possible fault, the rows that have it, a message about one row, and the values in the message."""
     if p.scores is None:
-        confidence, predicted = p.top()
+        assert p.confidence is not None
+        confidence, predicted = widened(p.confidence), p.top()[1]
         yield confidence.isnan(), "confidence is NaN"
-        outside = (confidence < 0) | (confidence > 1)
+        outside = (confidence < 0) | (confidence > 1 + 1e-6)
         yield outside, "confidence is {:g}, outside 0..1: divide percent by 100", confidence
         yield predicted < 0, "the predicted class is {}, but classes start at 0", predicted
         unknown, classes = p.labels < 0, "but classes start at 0"
@@ -246,24 +243,15 @@ def _faults(p: Predictions, ignore_index: int) -> Iterator[tuple[Any, ...]]:
         best = scores.amax(1)
         yield best.isnan(), f"the {p.kind} contain NaN"
         yield best.isinf(), f"the largest of the {p.kind} is {{:g}}", best
-        if p.kind == "probs":
-            least, total = scores.amin(1), scores.sum(1)
-            outside = (least < 0) | (best > 1 + ONE_TOLERANCE)
-            way = "pass them as logits or log_probs if that is what they are"
-            yield outside, f"probs range from {{:g}} to {{:g}}, outside 0..1: {way}", least, best
-            way = "divide each row by its sum, or pass their logarithms as logits, which are normalised"
-            yield (total - 1).abs() > SUM_TOLERANCE, f"probs add up to {{:g}}, not 1: {way}", total
-        elif p.kind == "log_probs":
-            total = scores.exp().sum(1)
-            way = "pass them as logits, which are normalised"
-            text = f"log_probs belong to probabilities that add up to {{:g}}, not 1: {way}"
-            yield (total - 1).abs() > SUM_TOLERANCE, text, total
+        yield from sum_faults(scores, p.kind)
         unknown, classes = (p.labels < 0) | (p.labels >= scores.shape[1]), f"outside 0..{scores.shape[1] - 1}"
     if p.weight is not None:
-        yield ~(p.weight.isfinite() & (p.weight >= 0)), "expected a weight of 0 or more, got {:g}", p.weight
+        yield from weight_faults(p.weight)
     way = "--ignore-index {0} (in Python ignore_index={0}) leaves such rows out"
     if p.n_classes in (None, 2) and bool((p.labels == -1).any()) and bool((p.labels.abs() == 1).all()):
         way = "labels of two classes are 0 and 1; convert -1 and 1 by (y + 1) // 2"
+    if start_at_0(p.labels, p.n_classes or 0, ignore_index):
+        way = START_AT_0
     yield unknown & (p.labels != ignore_index), f"the label is {{0}}, {classes}: {way}", p.labels
 
 
@@ -293,7 +281,9 @@ def to_logits(scores: Tensor, kind: Kind) -> Tensor:
 
 def flatten_maps(columns: Mapping[str, Any], first_image: int) -> dict[str, Any]:
     """Convert maps ``(N, K, *D)`` with labels ``(N, *D)`` to rows of K scores; each map is an image by default."""
-    labels, scores = columns["labels"], columns["scores"]
+    if (scores := columns["scores"]) is None or scores.ndim == 2:
+        columns = {name: one if one is None or one is scores else column(one, name) for name, one in columns.items()}
+    labels = columns["labels"]
     maps = labels.shape[1:]
     if scores is not None and scores.shape[2:] != maps:
         if labels.shape == scores.shape and bool((labels.sum(1) != 1).any()):
@@ -302,11 +292,11 @@ def flatten_maps(columns: Mapping[str, Any], first_image: int) -> dict[str, Any]
     if not maps:
         return dict(columns)
     flat = {"image": torch.arange(first_image, first_image + len(labels)), **columns}
-    for name, column in flat.items():
+    for name, one in flat.items():
         if name == "scores":
-            flat[name] = None if column is None else flatten_logits(column)
+            flat[name] = None if one is None else flatten_logits(one)
         else:
-            flat[name] = (column if column.ndim > 1 else column.repeat_interleave(maps.numel())).reshape(-1)
+            flat[name] = (one if one.ndim > 1 else one.repeat_interleave(maps.numel())).reshape(-1)
     return flat
 
 
@@ -318,11 +308,6 @@ def _shape_trouble(scores: tuple[int, ...], labels: tuple[int, ...]) -> str:
     if labels and scores[:-1] == labels:
         return f"{got}: the classes belong on axis 1; save the scores with their last axis moved there"
     return f"{got}: expected labels {expected}, the same without axis 1, which holds the classes"
-
-
-def widened(scores: Tensor) -> Tensor:
-    """Return the scores in float32 or wider, for computing."""
-    return scores if scores.dtype == torch.float64 else scores.float()
 
 
 def _check_scores(scores: Tensor, labels: Tensor) -> None:

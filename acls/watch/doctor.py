@@ -22,12 +22,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from acls.arrays import SUM_TOLERANCE
+from acls.arrays import SUM_TOLERANCE, widened
 from acls.errors import InputError
 from acls.hashing import codes
 from acls.metrics.catalogue import in_percent
 from acls.predictions import Batches, Columns, Predictions, Source, slices
-from acls.predictions.core import widened
 from acls.shapes import IGNORE_INDEX
 from acls.shown import Shown
 from acls.watch.drift import added

@@ -172,7 +172,7 @@ def test_weights_come_with_batches_too(name, data):
     ("weight", "match"),
     [
         (torch.ones(5), r"expected sample_weight of shape \(800,\), one number per sample, got \(5,\)"),
-        (-torch.ones(800), "expected sample_weight of finite numbers of 0 or more, got -1"),
+        (-torch.ones(800), "sample_weight: row 0: expected a weight of 0 or more, got -1"),
         (torch.full((800,), torch.nan), "got nan"),
         (torch.zeros(800), "nothing to fit: "),
     ],

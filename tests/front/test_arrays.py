@@ -118,6 +118,13 @@ def test_binary_scores_are_those_of_class_1(shape, dtype):
         (LOGITS, np.eye(4)[LABELS][:, :3], "multilabel"),
         (PROBS[:, 0], np.eye(4)[LABELS], r"got shape \(300, 4\) for scores of shape \(300,\).*multilabel"),
         (LOGITS[:, 0], LABELS, "expected 0 or 1 with one score per row, got [23]"),
+        (LOGITS[:, 0], (LABELS > 1) + 1, "subtract 1 from labels 1 and 2"),
+        (LOGITS, LABELS > 1, "got true and false for 4 classes: .* confidence=, .* correct= to acls.evaluate"),
+        (PROBS * 100, LABELS, 'may be percent: divide them by 100 and pass kind="probs"'),
+        ((PROBS * 100).round(), LABELS, 'may be percent: divide them by 100 and pass kind="probs"'),
+        (PROBS[:, 0] * 100, LABELS > 1, 'may be percent: divide them by 100 and pass kind="probs"'),
+        (np.ma.masked_array(LOGITS, LOGITS < 0), LABELS, "scores: expected no masked values: drop those rows"),
+        (LOGITS, np.ma.masked_array(LABELS, LABELS > 2), "labels: expected no masked values: drop those rows"),
         (LOGITS, LABELS + 0.5, "expected class ids, got"),
         (LOGITS, np.array(["cat"] * 300), "labels: expected numbers, got ndarray of <U3: pass class ids"),
         (np.array([["cat"]]), LABELS, "scores: expected numbers, got ndarray of <U3: pass an array of numbers"),
@@ -126,6 +133,10 @@ def test_binary_scores_are_those_of_class_1(shape, dtype):
 def test_what_cannot_be_is_named(scores, labels, message):
     with pytest.raises(InputError, match=message):
         scored(scores, labels)
+
+
+def test_a_masked_array_without_masked_values_is_an_array():
+    assert torch.equal(as_tensor(np.ma.masked_array(LOGITS)), torch.as_tensor(LOGITS))
 
 
 def test_a_lazy_frame_is_to_be_collected():

@@ -106,6 +106,76 @@ def test_evaluate_drops_no_argument_without_a_word(tmp_path):
         acls.evaluate(confidence=PROBS[:, 0], correct=LABELS > 1, kind="logits")
 
 
+NAN = np.where(np.arange(400)[:, None] == 3, np.nan, LOGITS)
+SAID = PROBS[:, 0]
+
+
+@pytest.mark.parametrize(
+    ("scores", "kind", "message"),
+    [
+        (PROBS * 100, "probs", "row 0: probs range from .* outside 0..1: divide percent by 100"),
+        (PROBS * 3, "probs", "row 0: probs range from"),
+        (PROBS / 2, "probs", "row 0: probs add up to 0.5, not 1"),
+        (LOGITS, "probs", "row 0: probs range from -"),
+        (LOGITS, "log_probs", "row 0: log_probs belong to probabilities that add up to"),
+        (SAID * 100, "probs", "row 0: probs range from 0 to .*: divide percent by 100"),
+        (np.where(np.isnan(NAN), np.nan, PROBS), "probs", "row 3.* NaN"),
+        (NAN, "logits", "row 3.* NaN"),
+    ],
+)
+def test_every_call_refuses_scores_of_another_kind(scores, kind, message):
+    """`apply` and `Suite.of` gave numbers without a word."""
+    labels = LABELS if scores.ndim == 2 else LABELS == 0
+    calibrator = acls.calibrate(PROBS, LABELS, "probs")
+    for call in (acls.evaluate, acls.calibrate, acls.Suite.of):
+        with pytest.raises(InputError, match=message):
+            call(scores, labels, kind=kind)
+    with pytest.raises(InputError, match=message):
+        acls.apply(calibrator, scores, kind)
+
+
+@pytest.mark.parametrize(("said", "message"), [([50, 90], "is 50, outside 0..1: divide percent"), ([np.nan], "is NaN")])
+def test_a_calibrator_is_not_applied_to_what_is_no_confidence(said, message):
+    calibrator = acls.calibrate(confidence=SAID, correct=LABELS == 0, method="isotonic")
+    with pytest.raises(InputError, match=f"row 0: confidence {message}"):
+        acls.apply(calibrator, said)
+
+
+def test_stated_confidences_may_be_a_column_and_rounded_above_1():
+    expected = acls.evaluate(confidence=SAID, correct=LABELS == 0)["ece"]
+    assert acls.evaluate(confidence=SAID[:, None], correct=(LABELS == 0)[:, None])["ece"] == expected
+    ones = [acls.evaluate(confidence=np.full(400, one), correct=LABELS == 0)["ece"] for one in (1.0, 1.0000001)]
+    assert ones[0] == ones[1]
+    over = acls.calibrate(confidence=np.full(400, 1.0000001), correct=LABELS == 0, method="isotonic")
+    assert np.isfinite(acls.apply(over, [0.5, 1.0000001])).all()
+    for name, other in (("correct", "confidence"), ("confidence", "correct")):
+        with pytest.raises(InputError, match=f"^{name}= is missing"):
+            acls.evaluate(**{other: LABELS == 0})
+
+
+@pytest.mark.parametrize("scale", [1e20, 1e18, 1e-200, np.inf])
+def test_weights_of_which_sums_are_not_exact_are_refused(scale):
+    for call in (acls.evaluate, acls.calibrate, acls.Suite.of):
+        with pytest.raises(
+            InputError, match="divide the weights by their mean|expected a weight of 0 or more, got inf"
+        ):
+            call(PROBS, LABELS, kind="probs", sample_weight=np.full(400, scale))
+
+
+@pytest.mark.parametrize("scale", [1e15, 1e-99])
+def test_large_and_small_weights_change_no_value(scale):
+    weight = np.full(400, scale)
+    expected = acls.evaluate(PROBS, LABELS, kind="probs")["ece"]
+    assert acls.evaluate(PROBS, LABELS, kind="probs", sample_weight=weight)["ece"] == pytest.approx(expected)
+    assert acls.Suite.of(PROBS, LABELS, kind="probs", sample_weight=weight).summary()["ece"] == pytest.approx(expected)
+
+
+def test_labels_that_start_at_1_are_not_to_be_ignored():
+    for call in (acls.evaluate, acls.calibrate, acls.Suite.of):
+        with pytest.raises(InputError, match=r"4, .*0\.\.3: class ids start at 0, so subtract 1"):
+            call(PROBS, LABELS + 1, kind="probs")
+
+
 def test_a_calibrator_of_stated_confidences_takes_the_kind_that_is_given():
     confidence = PROBS[:, 0].clip(0.01, 0.99)
     calibrator = acls.calibrate(confidence=confidence, correct=LABELS == 0, method="platt")

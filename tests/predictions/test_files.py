@@ -447,6 +447,16 @@ def test_what_a_table_holds_is_told_with_the_right_hint(tmp_path, text, columns,
     _raises(tmp_path / "t.csv", message, **columns)
 
 
+@pytest.mark.parametrize("roles", [("probs", "labels"), ("logits", "labels"), ("confidence", "correct")])
+def test_columns_of_length_1_are_rows_of_a_file(tmp_path, roles):
+    arrays = [np.array([0.9, -0.2 if roles[0] == "logits" else 0.2, 0.7]), np.array([1, 0, 0])]
+    np.savez(tmp_path / "flat.npz", **dict(zip(roles, arrays, strict=True)))
+    np.savez(tmp_path / "two.npz", **dict(zip(roles, (array[:, None] for array in arrays), strict=True)))
+    found = Predictions.load(tmp_path / "two.npz")
+    assert found.image is None
+    assert_same(found, Predictions.load(tmp_path / "flat.npz"))
+
+
 def test_one_column_of_parquet_is_hinted_as_what_it_holds(tmp_path):
     pq.write_table(pa.table({"score": [0.9, 0.2], "label": [1, 0]}), tmp_path / "t.parquet")
     _raises(tmp_path / "t.parquet", "as in --probs score --label label or")
