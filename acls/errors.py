@@ -38,6 +38,13 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f": choose from {', '.join(known)}" if known else ""
 
 
+def check_names(call: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise an error for the first keyword argument that a call does not know."""
+    for name in given:
+        if name not in known:
+            raise InputError(f"{call} takes no {name}={suggest(name, known)}")
+
+
 def require(module: str, *, extra: str) -> ModuleType:
     """Import an optional dependency, or raise an error that names the extra of acls that installs it."""
     try:

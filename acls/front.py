@@ -18,7 +18,7 @@ from acls.arrays import column, scored
 from acls.calibrators import Calibrator, make_calibrator
 from acls.data import DataOptions
 from acls.data.given import fingerprint, gathered
-from acls.errors import InputError, suggest
+from acls.errors import InputError, check_names, suggest
 from acls.metrics.bins import BINS
 from acls.metrics.protocols import PROTOCOLS
 from acls.metrics.protocols import protocol as find_protocol
@@ -50,6 +50,8 @@ from acls.study.store import Store
 from acls.train import Given, TrainedRun
 from acls.train import fit as train_recipe
 
+_OWN = ("confidence", "correct", "group", "image", "sample_weight")
+"""Arguments of `predictions` besides scores, labels and kind."""
 _SETTINGS = ("bins", "by_group", "by_image", "compare", "detailed", "ignore_index", "replicates")
 """Arguments of `acls.results.evaluate`."""
 
@@ -347,6 +349,7 @@ def calibrate(
     ``sample_weight``, are those of `predictions`. To find out whether a method helps, and which of several is best,
     pass the same `predictions` to `acls.results.recommend`.
     """
+    check_names("calibrate", own, {"method", *_OWN})
     found = _checked(scores, labels, kind, **own)
     calibrator = make_calibrator(method, **({"stated": True} if found.stated else {}))
     return calibrator.fit(found.logits(), found.target(), found.weight, group=found.image)
@@ -477,6 +480,7 @@ def write_report(
     the confidence above which at most that share of the predictions is wrong. An existing file that is not a page of
     acls is replaced only with ``force``.
     """
+    check_names("write_report", own, {"title", "max_error", "force", *_OWN})
     if own.get("sample_weight") is not None:
         raise InputError(
             "write_report does not support sample_weight, because a page weights all rows equally: use acls.evaluate"

@@ -37,7 +37,7 @@ class Spec:
 
     @classmethod
     def of(cls, given: Any, what: str = "method") -> Spec:
-        """Make a spec from the text of one method, a dictionary with a name, or an object that has `settings`.
+        """Make a spec from the text of one method, a dictionary with a name, a class, or an object that has `settings`.
 
         >>> Spec.of({"name": "MDCA", "base": {"name": "Focal", "gamma": 1.0}})
         Spec(name='MDCA', fields={'base': Spec(name='Focal', fields={'gamma': 1.0})})
@@ -49,6 +49,8 @@ class Spec:
             if len(specs) != 1:
                 raise InputError(f"expected one {what}, got {len(specs)}: {given!r}")
             return specs[0]
+        if isinstance(given, type):
+            return cls(given.__name__)
         plain = given.settings() if hasattr(given, "settings") else given
         if not isinstance(plain, Mapping) or not isinstance(plain.get("name"), str):
             raise InputError(f"expected a {what} by its name, or a dictionary with a name, got {given!r}")

@@ -130,7 +130,11 @@ def _run(arguments: list[str], chosen: str | None) -> int:
     args, rest = parser.parse_known_args(arguments)
     args.rest = rest
     if args.rest and not getattr(args, "takes_rest", False):
-        parser.error(f"unrecognized arguments: {' '.join(args.rest)}")
+        known = getattr(args, "options", ())
+        hints = (suggest(word.split("=")[0], known) for word in args.rest if word.startswith("--"))
+        hint = next((hint for hint in hints if "did you mean" in hint), ";")
+        where = f"{parser.prog} {args.command or ''}".strip()
+        raise InputError(f"unrecognized arguments: {' '.join(args.rest)}{hint} see `{where} --help`")
     if args.command is None:
         parser.print_help()
         return 0
@@ -159,7 +163,9 @@ def _line_of(error: Exception) -> tuple[int, str]:
 
 def full_parser(chosen: Container[str | None] = COMMANDS) -> argparse.ArgumentParser:
     """Return the parser of all commands; only the commands in ``chosen`` have their options."""
-    parser = _Parser(prog="acls", description=acls.__doc__.splitlines()[0], epilog=EXAMPLE, formatter_class=_Formatter)
+    about = acls.__doc__.splitlines()[0]
+    how: dict[str, Any] = {"formatter_class": _Formatter, "allow_abbrev": False}
+    parser = _Parser(prog="acls", description=about, epilog=EXAMPLE, **how)
     parser.add_argument("--version", action="version", version=f"acls {acls.__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error, with any command")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
@@ -170,8 +176,9 @@ def full_parser(chosen: Container[str | None] = COMMANDS) -> argparse.ArgumentPa
         module = importlib.import_module(f"acls.cli.{name}")
         about, _, examples = (module.__doc__ or "").partition("Examples:\n")
         epilog = f"examples:\n{examples.rstrip()}\n"
-        command = commands.add_parser(name, help=summary, description=about, epilog=epilog, formatter_class=_Formatter)
+        command = commands.add_parser(name, help=summary, description=about, epilog=epilog, **how)
         command.add_argument("-v", "--verbose", action="count", default=0, help="log progress; -vv logs more")
         module.configure(command)
-        command.set_defaults(run=module.run)
+        known = [flag for action in command._actions for flag in action.option_strings if flag.startswith("--")]
+        command.set_defaults(run=module.run, options=known)
     return parser

@@ -58,7 +58,6 @@ class _SumMetric(Metric):
         from_logits: bool,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
         if task == "binary":
             num_classes = num_classes or 2
         elif task != "multiclass":
@@ -69,6 +68,7 @@ class _SumMetric(Metric):
         if num_classes is None or num_classes < 2 or (task == "binary" and num_classes > 2):
             wanted = "2" if task == "binary" else "2 or more"
             raise InputError(f"expected num_classes of {wanted} for task={task!r}, got {num_classes}")
+        super().__init__(**kwargs)
         self.num_classes, self.n_bins, self.ignore_index = num_classes, n_bins, ignore_index
         self.task, self.from_logits = task, from_logits
         for name, total in self._sums(torch.empty(0, num_classes), torch.empty(0, dtype=torch.long)).items():

@@ -6,6 +6,7 @@ A metric that is a function of sums can be computed in parts: ``Bins.of(a) + Bin
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import os
 import typing
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from acls.arrays import as_tensor, scored
 from acls.distributed import all_reduce
-from acls.errors import InputError
+from acls.errors import InputError, check_names
 from acls.metrics.batch import Batch, Kind
 from acls.shapes import IGNORE_INDEX
 from acls.storage import load_tensors, save_tensors
@@ -70,6 +71,7 @@ class Tally:
         scores are logits; scores that could be probabilities then raise an error. ``sample_weight`` is one number per
         sample. A sample of weight 2 counts as two samples. For fractional weights, only their ratios matter.
         """
+        check_names(f"{cls.__name__}.of", settings, [*inspect.signature(cls.count).parameters, "kind", "sample_weight"])
         scores, target, known = scored(scores, target, kind)
         weight = None if sample_weight is None else as_tensor(sample_weight, "sample_weight")
         batch = Batch.of(scores, target, kind=known, ignore_index=ignore_index, sample_weight=weight)

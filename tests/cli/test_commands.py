@@ -38,6 +38,10 @@ def test_an_unknown_command_or_option_exits_with_2(capsys):
         assert capsys.readouterr().err.count("\n") == 1
     assert main(["evalute"]) == 2
     assert "no command 'evalute': did you mean 'evaluate'?" in capsys.readouterr().err
+    for option, known in (("--lable", "--label"), ("--boot=0", "--bootstrap"), ("--jso", "--json")):  # nor abbreviated
+        assert main(["evaluate", "absent.npz", option]) == 2
+        told = f"{option}: did you mean '{known}'? see `acls evaluate --help`\n"
+        assert told in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -127,7 +127,7 @@ def binary_scores_are_logits_of_two_classes(make):
     two = torch.stack([torch.zeros_like(score), score], 1)
     expected, gradient = value_and_gradient(loss, two, y, index)
     for shape in ((9,), (9, 1)):
-        for target in (y, y.to(torch.int32), y.double(), y.float().reshape(shape)):
+        for target in (y, y.to(torch.int32), y.reshape(9, 1), y.double(), y.float().reshape(shape)):
             found, of_score = value_and_gradient(loss, score.reshape(shape), target, index)
             torch.testing.assert_close(found, expected)
             torch.testing.assert_close(of_score, gradient[:, 1].reshape(shape))

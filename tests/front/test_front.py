@@ -157,7 +157,7 @@ def test_stated_confidences_may_be_a_column_and_rounded_above_1():
 def test_weights_of_which_sums_are_not_exact_are_refused(scale):
     for call in (acls.evaluate, acls.calibrate, acls.Suite.of):
         with pytest.raises(
-            InputError, match="divide the weights by their mean|expected a weight of 0 or more, got inf"
+            InputError, match=r"divide the weights by their mean|expected a weight of 0 or more, got inf"
         ):
             call(PROBS, LABELS, kind="probs", sample_weight=np.full(400, scale))
 
@@ -174,6 +174,34 @@ def test_labels_that_start_at_1_are_not_to_be_ignored():
     for call in (acls.evaluate, acls.calibrate, acls.Suite.of):
         with pytest.raises(InputError, match=r"4, .*0\.\.3: class ids start at 0, so subtract 1"):
             call(PROBS, LABELS + 1, kind="probs")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: acls.calibrate(PROBS, LABELS, kind="probs", methd="ETS"), "calibrate takes no methd=: .*'method'"),
+        (
+            lambda: acls.write_report("r.html", PROBS, LABELS, "probs", titel="x"),
+            "write_report takes no titel=.*'title'",
+        ),
+        (
+            lambda: acls.Suite.of(PROBS, LABELS, kind="probs", weight=LABELS),
+            "Suite.of takes no weight=.*'sample_weight'",
+        ),
+        (lambda: acls.Suite.of(PROBS, LABELS, knd="probs"), "Suite.of takes no knd=.*'kind'"),
+    ],
+)
+def test_a_misspelt_argument_is_told_with_the_right_one(call, message):
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+def test_a_class_of_a_method_stands_for_its_defaults():
+    assert repr(acls.make_loss(acls.ACLS)) == "ACLS()"
+    assert repr(acls.make_loss(acls.MDCA, base=acls.Focal)) == "MDCA(base=Focal())"
+    assert acls.calibrate(PROBS, LABELS, "probs", method=acls.Temperature).temperature > 1
+    with pytest.raises(InputError, match="there is no loss 'Linear'"):
+        acls.make_loss(torch.nn.Linear)
 
 
 def test_a_calibrator_of_stated_confidences_takes_the_kind_that_is_given():

@@ -110,7 +110,7 @@ def test_binary_is_the_same_top_label_error_as_torchmetrics_two_class_one():
 
 def test_several_labels_per_sample_are_refused_by_their_name():
     with pytest.raises(InputError, match=r"\(multilabel\) use one metric with task='binary' per label"):
-        ours.CalibrationError(3, task="multilabel", from_logits=True)
+        ours.CalibrationError(task="multilabel", num_labels=4, from_logits=True)
     many = torch.randint(0, 2, (20, 3), generator=torch.Generator().manual_seed(0))
     with pytest.raises(InputError, match=r"several labels per row \(multilabel\), pass one label at a time"):
         ours.CalibrationError(3, from_logits=True).update(torch.randn(20, 3), many)
