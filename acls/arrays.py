@@ -70,7 +70,7 @@ def sum_faults(scores: Tensor, kind: str) -> Iterator[Fault]:
     total = (scores if kind == "probs" else scores.exp()).sum(1)
     if kind == "probs":
         least, best = torch.aminmax(scores, dim=1)
-        outside = (least < 0) | (best > 1 + ONE_TOLERANCE)
+        outside = (least < -1e-6) | (best > 1 + ONE_TOLERANCE)
         way = "divide percent by 100, and pass logits or log_probs as what they are"
         yield outside, f"probs range from {{:g}} to {{:g}}, outside 0..1: {way}", least, best
         way = "divide each row by its sum, or pass their logarithms as logits, which are normalised"

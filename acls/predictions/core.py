@@ -271,7 +271,7 @@ def to_logits(scores: Tensor, kind: Kind) -> Tensor:
     scores = widened(scores)
     if kind != "probs":
         return scores
-    zero = scores == 0
+    zero = scores <= 0  # of rounding, it may be slightly below 0
     if not bool(zero.any()):
         return scores.log()
     smallest = scores.masked_fill(zero, math.inf).amin(1, keepdim=True)

@@ -141,6 +141,15 @@ def test_a_calibrator_is_not_applied_to_what_is_no_confidence(said, message):
         acls.apply(calibrator, said)
 
 
+def test_a_probability_that_rounding_put_below_0_is_0():
+    given = np.where(PROBS < 1e-6, -1e-8, PROBS)
+    assert (given < 0).any()
+    assert acls.evaluate(given, LABELS, "probs")["ece"] == pytest.approx(
+        acls.Suite.of(LOGITS, LABELS).summary()["ece"], abs=1e-6
+    )
+    assert np.isfinite(acls.apply(acls.calibrate(given, LABELS, "probs"), given, "probs")).all()
+
+
 def test_stated_confidences_may_be_a_column_and_rounded_above_1():
     expected = acls.evaluate(confidence=SAID, correct=LABELS == 0)["ece"]
     assert acls.evaluate(confidence=SAID[:, None], correct=(LABELS == 0)[:, None])["ece"] == expected

@@ -98,7 +98,7 @@ def test_half_precision_is_widened_first(dtype):
 
 def test_what_cannot_be_counted_is_told():
     logits, labels = logits_and_labels(20, 3)
-    with pytest.raises(InputError, match=r"expected probs within 0\.\.1, got .* of row 0: pass kind='logits'"):
+    with pytest.raises(InputError, match=r"row 0: probs range from .*, outside 0\.\.1: .* pass logits"):
         Suite.of(logits.abs() + 2, labels, kind="probs")
     with pytest.raises(InputError, match="did you mean 'logits'"):
         Suite.of(logits, labels, kind="logit")
