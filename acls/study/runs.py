@@ -348,6 +348,8 @@ def refuse_other_settings(rows: Sequence[Row], stored: Iterable[Row], study: str
         for name in now:
             if {name, name.split(".")[0]} & free or before.get(name) == now[name]:
                 continue
+            if name == "data.root" and before.get(name) == Path(str(now[name])).name:  # a shared study has no folders
+                continue
             if name == "model.source":
                 what = f"the source of {before['model.name']} has changed since {study} began"
                 raise InputError(f"{what}: restore it to continue, or pass another folder")

@@ -13,7 +13,7 @@ import torch
 from acls.cli import main
 from acls.errors import InputError
 from acls.metrics.protocols import protocol
-from acls.options import from_plain
+from acls.options import from_plain, override
 from acls.predictions import Predictions
 from acls.recipes import Recipe, save_recipe
 from acls.report.page.build import render
@@ -199,6 +199,21 @@ def test_finished_runs_are_added_to_a_shared_study_and_nothing_is_replaced(study
         assert torch.equal(mine.scores, theirs.scores)
         assert torch.equal(mine.labels, theirs.labels)
     assert size(copy) < 1.1 * size(tmp_path / "whole")  # labels are there once
+
+
+def test_a_shared_study_is_continued_with_the_data_in_any_folder(study, tmp_path):
+    """Its rows have the name of the data alone; once it was refused as another file."""
+    rows = Store(study).rows()
+    for row in rows:
+        row.settings["recipe"]["data"]["root"] = "images.zip"
+    Store(tmp_path / "copy", create=True).add(*(replace(row, run="") for row in rows))
+
+    def planned(root):
+        return [replace(one, recipe=override(one.recipe, {"data.root": root})) for one in cells(tmp_path / "copy")]
+
+    assert run_study(planned("/elsewhere/images.zip"), HERE) == []  # nothing is left to train
+    with pytest.raises(InputError, match=r"has runs with data\.root images\.zip"):
+        run_study(planned("/elsewhere/others.zip"), HERE)
 
 
 def test_a_run_of_other_numbers_or_settings_is_refused_and_the_shared_study_stays(study, tmp_path):
