@@ -105,7 +105,7 @@ def sweep(
     ``corrupt(images, index)`` was applied to their images in 0..1. ``corrupt`` is None for clean images.
     """
     for one in (None, *corruptions):
-        counts = {name: Counts(compare=True) for name in ("plain", "scaled")}
+        counts = {name: Counts(compare=True, by_image=False) for name in ("plain", "scaled")}
         sample = Sample(samples)
         for logits, target, index in outputs(one):
             for own, z in zip(counts.values(), (logits, logits / temperature), strict=True):

@@ -37,7 +37,7 @@ def test_an_image_is_augmented_the_same_way_in_every_batch():
     part = Part(InMemory(images(), torch.arange(12), augment), torch.arange(12), seed=3)
     whole, _, _ = part.__getitems__(Draw(torch.arange(12), 4))
     some, labels, index = part.__getitems__(Draw(torch.tensor([7, 2]), 4))
-    assert torch.equal(some, whole[[7, 2]])
+    torch.testing.assert_close(some, whole[[7, 2]], rtol=0, atol=3e-7)  # torch 2.6 sums pixels in another order
     assert labels.tolist() == index.tolist() == [7, 2]
 
 

@@ -74,7 +74,7 @@ def test_files_are_augmented_by_sample_whatever_the_batch_or_the_worker(name, tm
     ((whole, _, _),) = batches(data.train, [Draw(order, 2)])
     draws = [Draw(order[i : i + 2], 2) for i in range(0, len(order), 2)]
     apart = torch.cat([x for x, _, _ in batches(data.train, draws, workers=1)])
-    assert torch.equal(apart, whole)
+    torch.testing.assert_close(apart, whole, rtol=0, atol=3e-7)  # torch 2.6 sums pixels in another order
     ((other, _, _),) = batches(data.train, [Draw(order, 3)])
     assert not torch.equal(other, whole)
 

@@ -226,7 +226,7 @@ def test_slices_add_up_to_the_whole():
             assert mine.intervals[name] == pytest.approx(interval, abs=1e-6), name
 
 
-@pytest.mark.parametrize("options", [[], ["--by", "group"], ["--by", "image"]])
+@pytest.mark.parametrize("options", [[], ["--by", "group", "--by", "row"], ["--by", "image"]])
 def test_few_rows_have_finite_numbers(tmp_path, evaluate, options):
     p = make(5, 4)
     replace(p, group=torch.tensor([0, 0, 1, 1, 1]), image=torch.tensor([0, 0, 0, 1, 2])).save(tmp_path / "p.npz")
@@ -418,11 +418,12 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, evaluate, made, says):
 
 def test_missing_groups_and_wrong_options_are_bad_input(tmp_path, evaluate):
     make(30, 4).save(tmp_path / "p.npz")
+    make(30, 4).save(tmp_path / "q.npz")
     assert "pass the name of their column, as in --group" in evaluate(tmp_path / "p.npz", "--by", "group", code=2).err
     assert "pass the name of its column, as in --image" in evaluate(tmp_path / "p.npz", "--by", "image", code=2).err
     assert "--bins: expected a whole number in [1, 100000]" in evaluate(tmp_path / "p.npz", "--bins", 0, code=2).err
     twice = ["--logits", "logits", "--logits", "logits", "--logits", "logits"]
-    assert "3 names of scores for 2 files" in evaluate(tmp_path / "p.npz", tmp_path / "p.npz", *twice, code=2).err
+    assert "3 names of scores for 2 files" in evaluate(tmp_path / "p.npz", tmp_path / "q.npz", *twice, code=2).err
 
 
 # Conventions of published numbers.
