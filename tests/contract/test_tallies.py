@@ -22,7 +22,7 @@ IDS = [name + ("+" if options else "") for name, options in WITH_OPTIONS]
 
 
 def counted(name, logits, labels, **options):
-    return TALLIES[name].of(logits, labels, **options)
+    return TALLIES[name].of(logits, labels, kind="logits", **options)
 
 
 def same(one, other, tolerance=1e-12):

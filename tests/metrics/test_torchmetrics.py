@@ -158,7 +158,7 @@ def test_nothing_is_guessed():
     with pytest.raises(TypeError, match="from_logits"):
         ours.CalibrationError(5)
     logits, labels = logits_and_labels(20, 5)
-    with pytest.raises(InputError, match="kind='logits'"):
+    with pytest.raises(InputError, match="pass logits"):
         ours.CalibrationError(5, from_logits=False).update(logits.abs() + 2, labels)
     with pytest.raises(InputError, match="for num_classes=3, got"):
         ours.CalibrationError(3, from_logits=True).update(logits, labels)
