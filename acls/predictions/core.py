@@ -201,7 +201,9 @@ class Predictions(Shown):
         if self.scores is None:
             assert self.confidence is not None
             assert self.predicted is not None
-            return widened(self.confidence).clamp(max=1), self.predicted  # of rounding, it may be slightly above 1
+            confidence = widened(self.confidence)
+            rounded = (confidence > 1) & (confidence <= 1 + 1e-6)
+            return confidence.masked_fill(rounded, 1.0), self.predicted
         best, predicted = widened(self.scores).max(1)
         if self.kind == "probs":
             return best, predicted
