@@ -73,7 +73,7 @@ from acls.storage import hold
 with hold(sys.argv[1]):
     if os.fork() == 0:
         print(os.getpid(), flush=True)
-        time.sleep(60)
+        time.sleep(600)
     os._exit(0)
 """
 
@@ -83,7 +83,7 @@ def test_a_forked_reader_that_outlives_its_process_does_not_keep_the_lock(tmp_pa
     with subprocess.Popen([sys.executable, "-c", FORKS, lock], stdout=subprocess.PIPE, text=True) as process:
         child = int(process.stdout.readline())
         try:
-            process.wait(30)
+            process.wait()
             os.kill(child, 0)  # it lives
             with hold(lock):
                 pass

@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import tarfile
-import time
 import venv
 import zipfile
 from importlib.metadata import PackageNotFoundError, distribution
@@ -19,6 +18,7 @@ import pytest
 
 from tests.data.folders import class_folders
 from tests.report.chromium import FLAGS, find_or_install
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("build")
@@ -195,11 +195,9 @@ def test_the_first_minutes_with_a_network_and_images_of_ones_own(built, tmp_path
     command += ["--batch", "8", "--optim.lr", "0.1", "--workers", "1", "--json", "--quiet"]
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     first = subprocess.Popen([*command, "--data.workers", "2"], cwd=home, env=env, stdout=subprocess.PIPE)
-    while not list(home.glob("studies/custom/runs/*/metrics.csv")):
-        assert first.poll() is None, "it ended before it could be killed"
-        time.sleep(0.02)
+    wait_for(lambda: list(home.glob("studies/custom/runs/*/metrics.csv")), first)
     first.kill()
-    first.communicate(timeout=60)  # which also waits for its workers and their readers to end
+    first.communicate()  # which also waits for its workers and their readers to end
     done = subprocess.run(
         [*command, "--data.workers", "0"], cwd=home, env=env, capture_output=True, text=True, check=False
     )

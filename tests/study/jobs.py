@@ -44,7 +44,7 @@ def end_of_file(_):
 
 def sleep(folder):
     (Path(folder) / str(os.getpid())).touch()
-    time.sleep(60)
+    time.sleep(600)
 
 
 def save_when_stopped(folder):
@@ -57,7 +57,7 @@ def save_when_stopped(folder):
 
     signal.signal(signal.SIGTERM, stop)
     (here / "begun").touch()
-    time.sleep(60)
+    time.sleep(600)
 
 
 def threads(_task):

@@ -66,7 +66,7 @@ def cluster(tmp_path_factory):
 def _wait_for_nodes(address, count):
     code = f"import ray; ray.init({address!r}, logging_level='error'); print(sum(n['Alive'] for n in ray.nodes()))"
     for _ in range(10):
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=40)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=200)
         if done.stdout.strip() == str(count):
             return
         time.sleep(1)

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from acls.study.engine import Engine
 from acls.study.store import Store
 from acls.train.session import Session
 from tests.study.quick import HERE
+from tests.waiting import wait_for
 
 
 @pytest.fixture
@@ -190,13 +190,9 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
     metrics = tmp_path / "runs" / "CE-1" / "metrics.csv"
-    end = time.monotonic() + 120
-    while not metrics.exists():
-        assert process.poll() is None
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    wait_for(metrics.exists, process)
     os.kill(process.pid, signal.SIGINT)
-    assert process.wait(timeout=60) == 130
+    assert process.wait() == 130
     assert f"the same command continues the study in {tmp_path}" in process.stderr.read()
     assert (metrics.parent / "resume.safetensors").exists()
     assert not (metrics.parent / "summary.json").exists()

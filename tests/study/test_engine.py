@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from contextlib import closing, suppress
 from dataclasses import replace
 
@@ -15,13 +14,7 @@ from acls.cli import main
 from acls.errors import InputError, WorkerLost
 from acls.study.engine import TRIES, Engine, Local, cores, make_engine
 from tests.study import jobs
-
-
-def wait_for(condition, seconds=60):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "in vain"
-        time.sleep(0.02)
+from tests.waiting import wait_for
 
 
 def alive(pid):

@@ -25,8 +25,9 @@ from acls.study.store import Store
 from acls.train import TrainingStopped
 from acls.train.session import Session
 from tests.study.quick import HERE, cells, timeless
-from tests.study.test_engine import alive, wait_for
+from tests.study.test_engine import alive
 from tests.train.quick import digits, maps
+from tests.waiting import wait_for
 
 
 @pytest.fixture(scope="module")
@@ -335,8 +336,8 @@ def test_an_interrupted_study_leaves_none_of_its_processes(tmp_path, how, code):
                     found.append(place.name)
         return found
 
-    wait_for(lambda: epochs_of(tmp_path / "out" / "runs" / "CE-1" / "metrics.csv"), 120)
+    wait_for(lambda: epochs_of(tmp_path / "out" / "runs" / "CE-1" / "metrics.csv"))
     assert len(ours()) >= 4  # the command, its worker, and two that train
     process.send_signal(how)
-    assert process.wait(timeout=60) == code
+    assert process.wait() == code
     wait_for(lambda: not ours())

@@ -36,7 +36,7 @@ import sys, time
 from acls.study.store import Store
 with Store(sys.argv[1], create=True).lock():
     print("held", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
@@ -109,12 +109,12 @@ def test_the_lock_of_a_killed_process_is_taken_over(tmp_path, holder):
 
 
 def test_who_waits_gets_the_folder_when_it_is_free(tmp_path, holder):
-    code = HOLD.replace(".lock()", ".lock(wait=True)").replace("time.sleep(60)", "")
+    code = HOLD.replace(".lock()", ".lock(wait=True)").replace("time.sleep(600)", "")
     waiting = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     with pytest.raises(subprocess.TimeoutExpired):
         waiting.wait(timeout=0.5)
     holder.kill()
-    assert waiting.communicate(timeout=30)[0].strip() == "held"
+    assert waiting.communicate()[0].strip() == "held"
 
 
 def test_writers_at_once_lose_no_row(tmp_path):
@@ -125,7 +125,7 @@ def test_writers_at_once_lose_no_row(tmp_path):
         "for seed in range(20): Store(sys.argv[1]).add(replace(ROW, seed=seed, method=sys.argv[2]))"
     )
     writers = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path), name]) for name in ("A", "B")]
-    assert [writer.wait(timeout=60) for writer in writers] == [0, 0]
+    assert [writer.wait() for writer in writers] == [0, 0]
     assert len(Store(tmp_path).rows()) == 40
     with sqlite3.connect(tmp_path / "study.sqlite") as database:
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)

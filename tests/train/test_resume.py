@@ -16,6 +16,7 @@ from acls.train import fit, resume
 from acls.train.folder import load_state, save_state
 from acls.train.session import Session
 from tests.train.quick import STATEFUL, assert_same_runs, digits, maps
+from tests.waiting import wait_for
 
 
 class Power(Exception):
@@ -133,14 +134,6 @@ def start(config, out, code=""):
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
-def wait_for(condition, process, seconds=120):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
 SLOW_STEPS = """
 import time
 from acls.train.session import Session
@@ -237,7 +230,7 @@ def test_an_edited_loss_is_named_and_settings_that_change_nothing_are_not(tmp_pa
 def test_a_run_in_use_is_refused_with_who_uses_it(tmp_path):
     fit(digits(epochs=1), tmp_path / "run", show=False)
     code = "import sys, time; from acls.storage import hold\n"
-    code += "with hold(sys.argv[1]): print('held', flush=True); time.sleep(60)"
+    code += "with hold(sys.argv[1]): print('held', flush=True); time.sleep(600)"
     other = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "run" / ".lock")], stdout=subprocess.PIPE)
     try:
         assert other.stdout.readline() == b"held\n"
