@@ -75,26 +75,18 @@ def _line(name: str, margin_field: str = "", **fields: Any) -> MethodLine:
     return MethodLine(Spec(name, fields), margin_field=margin_field)
 
 
+_SAME_NAME = ("CE", "MMCE", "ECP", "FLSD", "MDCA", "CPC", "MbLS", "CRL", "ACLS", "CutMix", "CaPE")
+"""The rows that the paper names as this package names the method."""
 LINES = {
-    "CE": _line("CE"),
-    "MMCE": _line("MMCE"),
-    "ECP": _line("ECP"),
+    **{name: _line(name) for name in _SAME_NAME},
     "LS": _line("LabelSmoothing"),
     "FL": _line("Focal"),
-    "FLSD": _line("FLSD"),
-    "MDCA": _line("MDCA"),
-    "CPC": _line("CPC"),
-    "MbLS": _line("MbLS"),
-    "CRL": _line("CRL"),
-    "ACLS": _line("ACLS"),
     "ACLS, AR only": _line("ACLS", condition="always"),
     "ACLS, CR only": _line("ACLS", smoothing="constant"),
     "CRL, ranking": _line("CRL"),
     "CRL, margin": _line("CRL", condition="margin", margin_field="logit_margin"),
     "ACLS, ranking": _line("ACLS", condition="ranking"),
     "ACLS, margin": _line("ACLS"),
-    "CutMix": _line("CutMix"),
-    "CaPE": _line("CaPE"),
     "MC dropout": _line("MCDropout"),
     "Patra": _line("Patra", base=Spec("Focal", {"gamma": 1.0})),
     **{
@@ -185,24 +177,14 @@ MARGINS = (2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0, 16.0)
 """The margins of Figure A; the paper does not print which values it used."""
 
 SMALL = {
-    "cifar10_resnet50": "cifar10_mini",
-    "tiny_imagenet_resnet50": "tiny_imagenet_mini",
-    "voc_deeplabv3_resnet50": "voc_mini",
+    "cifar10_resnet50": ("cifar10_mini", "digits_cnn"),
+    "tiny_imagenet_resnet50": ("tiny_imagenet_mini", "digits_cnn"),
+    "voc_deeplabv3_resnet50": ("voc_mini", "synthetic_unet"),
 }
-"""The CPU-sized version of each recipe; recipes without one are left out at that size."""
-EMBEDDED = {
-    "cifar10_resnet50": "digits_cnn",
-    "tiny_imagenet_resnet50": "digits_cnn",
-    "voc_deeplabv3_resnet50": "synthetic_unet",
-}
-"""Replacements for data sets that are not available: the embedded digits, or images with known truth."""
+"""The CPU-sized version of each recipe, and its replacement if the data set is not available: the embedded digits, or
+images with known truth. Recipes without a version are left out at that size."""
 
 
-def paper_recipes() -> tuple[str, ...]:
-    """Return the names of the recipes of the paper's experiments."""
-    return tuple(dict.fromkeys(paper for experiment in EXPERIMENTS.values() for paper in experiment.printed))
-
-
-def data_sets() -> tuple[str, ...]:
+def data_sets() -> set[str]:
     """Return the names of the data sets of the paper's experiments, as used in recipes."""
-    return tuple(dict.fromkeys(find(paper).data.name for paper in paper_recipes()))
+    return {find(paper).data.name for experiment in EXPERIMENTS.values() for paper in experiment.printed}

@@ -23,7 +23,7 @@ from acls.metrics.protocols import Meter, Protocol
 from acls.options import override, to_plain
 from acls.predictions import Predictions
 from acls.recipes import Recipe, find
-from acls.reproduce.experiments import EMBEDDED, SMALL, MethodLine
+from acls.reproduce.experiments import SMALL, MethodLine
 from acls.results.details import Resampled, counts_of
 from acls.spec import Spec
 from acls.storage import write_text
@@ -35,8 +35,6 @@ from acls.study.store import Row, RunFiles, Store, file_name
 from acls.train import RunFolder
 from acls.train.evaluate import open_weights
 from acls.train.guards import isolated
-
-SCALES = ("mini", "paper")
 
 
 @dataclass(frozen=True)
@@ -63,8 +61,8 @@ class Setup:
         if self.scale == "mini":
             if paper not in SMALL:
                 return None
-            at_hand = recipe.data.name in self.roots
-            recipe = find(SMALL[paper] if at_hand else EMBEDDED[paper])
+            own, embedded = SMALL[paper]
+            recipe = find(own if recipe.data.name in self.roots else embedded)
         root = self.roots.get(recipe.data.name)
         # At the paper's size, a number of devices is for the recipes that the paper trained on several GPUs.
         kept = self.scale == "mini" or recipe.devices > 1
@@ -141,7 +139,9 @@ class Study:
             write_text(file, json.dumps(to_plain({"metrics": meter.result(), "batches": meter.batches()})))
         found = json.loads(file.read_text(encoding="utf-8"))
         drawn = _resampled_batches(found["batches"], protocol) if len(found["batches"]) > 1 else {}
-        new = {name: Estimate(found["metrics"][name], None, *_ends(drawn.get(name))) for name in ("ece", "aece")}
+        central = torch.tensor([0.025, 0.975], dtype=torch.float64)
+        ends = {name: values.quantile(central).tolist() for name, values in drawn.items()}
+        new = {name: Estimate(found["metrics"][name], None, *ends.get(name, ())) for name in ("ece", "aece")}
         details, kept = row.result.details, resamples_of(row)
         if details is not None and kept is not None:
             others = {name: values for name, values in kept.metrics.items() if name not in new}
@@ -197,11 +197,3 @@ def _resampled_batches(batches: Sequence[Mapping[str, float]], protocol: Protoco
         # Resamples of B batches vary by the factor (B - 1) / B too little.
         drawn[name] = means.mean() + (means - means.mean()) * math.sqrt(len(batches) / (len(batches) - 1))
     return drawn
-
-
-def _ends(drawn: Tensor | None) -> tuple[float, float] | tuple[None, None]:
-    """Return the central 95 % of a metric's resamples."""
-    if drawn is None:
-        return None, None
-    low, high = drawn.quantile(torch.tensor([0.025, 0.975], dtype=drawn.dtype)).tolist()
-    return low, high

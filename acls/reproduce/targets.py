@@ -26,7 +26,7 @@ from acls.report.results import mean_text, metric_values
 from acls.report.tables import Table, paragraph, width
 from acls.reproduce import experiments, published
 from acls.reproduce.claims import Claim, Judged, judge, summarise, verdict_on
-from acls.reproduce.experiments import EMBEDDED, FORMS, Experiment, MethodLine, in_forms, label_of, lines_of
+from acls.reproduce.experiments import FORMS, Experiment, MethodLine, in_forms, label_of, lines_of
 from acls.reproduce.published import Published
 from acls.reproduce.runs import Setup, Study
 from acls.shown import Shown
@@ -101,7 +101,8 @@ class Reproduced(Shown):
         known = {paper: recipe for paper, recipe in recipes.items() if recipe is not None}
         if self.setup.scale != "paper":
             note = "A CPU-sized experiment: compare its numbers with each other, not with the paper's."
-            for name in dict.fromkeys(recipe.name for recipe in known.values() if recipe.name in EMBEDDED.values()):
+            embedded = (recipe.name for paper, recipe in known.items() if recipe.name == experiments.SMALL[paper][1])
+            for name in dict.fromkeys(embedded):
                 note += f" {name} is used instead of data that was not given (--data NAME=PATH)."
             if left := [paper for paper in recipes if paper not in known]:
                 note += f" Left out, because they have no version of this size: {', '.join(left)}."
@@ -162,8 +163,7 @@ def _table(result: Reproduced) -> None:
                 "judged there."
             )
             continue
-        found = [_judged(claim, experiment, study, rows) for claim in experiment.claims(paper)]
-        judged = [one for one in found if one is not None]
+        judged = list(filter(None, (_judged(claim, experiment, study, rows) for claim in experiment.claims(paper))))
         result.judged += judged
         if not judged:
             continue
@@ -212,17 +212,17 @@ def _beside(
 
 def _columns(study: Study, debiased: bool) -> str:
     """Explain the columns of a table and of the claims below it."""
-    parts = ["±: the standard deviation over seeds.", "95 %: the interval of one network's ECE from its test samples"]
-    parts[-1] += ", without the bias of noise, so that it may lie below the ECE beside it." if debiased else "."
+    parts = ["±: the standard deviation over seeds", "95 %: the interval of one network's ECE from its test samples"]
     if debiased:
-        parts.append("Floor: the ECE that a calibrated network would show with n samples.")
+        parts[-1] += ", without the bias of noise, so that it may lie below the ECE beside it"
+        parts.append("Floor: the ECE that a calibrated network would show with n samples")
     if any(line.posthoc is not None for line in study.lines.values()):
-        parts.append("CE + TS: the temperature of least ECE of a grid of 0.1, as in the paper, or the most likely one.")
-    parts.append("Claims: a lower error, or an accuracy that is lower by at most a point, all in percent.")
-    parts.append(f"The verdict on the {FIRST} is the one that counts; that on {SECOND} stands beside it.")
+        parts.append("CE + TS: the temperature of least ECE of a grid of 0.1, as in the paper, or the most likely one")
+    parts.append("Claims: a lower error, or an accuracy that is lower by at most a point, all in percent")
+    parts.append(f"The verdict on the {FIRST} is the one that counts; that on {SECOND} stands beside it")
     if debiased:
-        parts.append("Differences are between estimates without the bias of noise, not between the columns above.")
-    return " ".join(parts)
+        parts.append("Differences are between estimates without the bias of noise, not between the columns above")
+    return ". ".join(parts) + "."
 
 
 def _printed(row: Published) -> list[str]:
