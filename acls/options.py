@@ -31,9 +31,11 @@ class SettingError(InputError):
 def option(default: Any, help: str = "", *, choices: tuple[str, ...] = (), within: str = "") -> Any:
     """Return a dataclass field with its help and its allowed values: a few words, or an interval of numbers.
 
-    An interval is written as in mathematics: ``[0, 1)`` contains 0 but not 1, and ``[1, inf)`` starts at 1.
+    An interval is written as in mathematics: ``[0, 1)`` contains 0 but not 1, and ``[1, inf)`` starts at 1. Each object
+    gets a copy of a default that is a dictionary.
     """
-    return dataclasses.field(default=default, metadata={"help": help, "choices": choices, "within": within})
+    start = {"default_factory": default.copy} if isinstance(default, dict) else {"default": default}
+    return dataclasses.field(**start, metadata={"help": help, "choices": choices, "within": within})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -101,7 +101,6 @@ class Gathered:
     def save(self, path: str | os.PathLike[str] | None, *, meta: dict[str, str] | None = None) -> None:
         """Write the kept rows, if there is a path."""
         if path is not None:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
             self.predictions(meta=meta).save(path)
 
     def report(self, path: str | os.PathLike[str] | None, *, meta: dict[str, str] | None = None) -> None:

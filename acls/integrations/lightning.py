@@ -31,7 +31,7 @@ from acls.storage import check_form
 
 with importing("lightning", extra="lightning"):
     from lightning.pytorch import Callback, LightningModule, Trainer
-    from lightning.pytorch.utilities import rank_zero_warn
+    from lightning.pytorch.utilities import CombinedLoader, rank_zero_warn
 
 _WAY_OUT = 'Call it once, or return {"logits": logits, "target": target} from validation_step'
 
@@ -74,7 +74,7 @@ class CalibrationCallback(Callback):
                 return (self.forward or _plain_forward)(pl_module, trainer.strategy.batch_to_device(batch))
 
         def loaders(split: str) -> Any:
-            given = [trainer.train_dataloader] if split == "train" else _loaders(trainer.val_dataloaders)
+            given = [trainer.train_dataloader] if split == "train" else _val_loaders(trainer)
             return given[0] if given else None
 
         self._hooks = LossHooks(self.loss or find_loss(pl_module), "val_dataloaders to fit")
@@ -127,15 +127,14 @@ class CalibrationCallback(Callback):
             ignore_index = self._hooks.loss.ignore_index if self.ignore_index is None else self.ignore_index
             keep = self.keep if dataloader_idx == 0 and (self.save is not None or self.report is not None) else 0
             self._gathered[dataloader_idx] = Gathered(bins=self.bins, ignore_index=ignore_index, keep=keep)
-        loader = _loaders(trainer.val_dataloaders)[dataloader_idx]
-        self._gathered[dataloader_idx].add_shared(logits, target, _sampler(loader))
+        self._gathered[dataloader_idx].add_shared(logits, target, _sampler(_val_loaders(trainer)[dataloader_idx]))
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         for which, own in sorted(self._gathered.items()):
             whole = own.all_reduce(pl_module.device)
             if trainer.sanity_checking:
                 continue
-            self._check_counts(whole, _loaders(trainer.val_dataloaders)[which])
+            self._check_counts(whole, _val_loaders(trainer)[which])
             suffix = f"/{which}" if len(self._gathered) > 1 else ""
             for name, value in whole.summary().items():
                 # Already equal in all processes. The number of samples is not the batch size that Lightning expects.
@@ -177,12 +176,8 @@ def _sampler(loader: Any) -> Any:
     return getattr(getattr(loader, "batch_sampler", None), "sampler", None) or getattr(loader, "sampler", None)
 
 
-def _loaders(given: Any) -> list[Any]:
-    if given is None:
-        return []
-    if isinstance(given, Mapping):
-        return list(given.values())
-    return list(given) if isinstance(given, list | tuple) else [given]
+def _val_loaders(trainer: Trainer) -> list[Any]:
+    return list(CombinedLoader(trainer.val_dataloaders).flattened)
 
 
 def _honours_mask(trainer: Trainer) -> bool:

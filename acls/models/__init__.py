@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from acls.errors import InputError, suggest
@@ -51,9 +51,7 @@ class ModelOptions:
     weights: str | None = option(
         None, "start from this weights file; a head for another number of classes is not loaded"
     )
-    arguments: dict[str, Any] = field(
-        default_factory=dict, metadata={"help": "arguments of your own model, set by --model.NAME VALUE"}
-    )
+    arguments: dict[str, Any] = option({}, "arguments of your own model, set by --model.NAME VALUE")
     source: str = option("", "hash of your own model's source: set when a run starts, checked on resume")
 
 

@@ -60,9 +60,9 @@ def build(options: ModelOptions, n_classes: int, channels: int, factory: Callabl
     if classes is None:
         raise InputError(f"{name} takes no argument n_classes, the number of classes: add it, or wrap it in a function")
     given = {classes: n_classes, **({"channels": channels} if "channels" in parameters else {})}
-    default = ModelOptions()
-    changed = [one for one in ("dropout", "stem", "pretrained") if getattr(options, one) != getattr(default, one)]
-    for argument, value in ({one: getattr(options, one) for one in changed} | options.arguments).items():
+    ours = {name: getattr(options, name) for name in ("dropout", "stem", "pretrained")}
+    changed = {name: value for name, value in ours.items() if value != getattr(ModelOptions, name)}
+    for argument, value in (changed | options.arguments).items():
         if argument not in parameters and not anything:
             raise InputError(f"{name} has no argument {argument!r}{suggest(argument, parameters)}")
         given[argument] = value

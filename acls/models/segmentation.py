@@ -117,9 +117,7 @@ def _double(inside: int, outside: int) -> nn.Sequential:
 
 
 def _deeplabv3(n_classes: int, channels: int, options: ModelOptions) -> nn.Module:
-    net = torchvision_model(
-        "deeplabv3_resnet50", options.pretrained, weights=None, num_classes=n_classes, aux_loss=False
-    )
+    net = torchvision_model("deeplabv3_resnet50", options.pretrained, weights=None, num_classes=n_classes)
     if channels != 3:
         net.backbone.conv1 = nn.Conv2d(channels, 64, 7, 2, padding=3, bias=False)
     net.classifier[4] = with_dropout(net.classifier[4], options.dropout)

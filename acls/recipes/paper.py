@@ -36,8 +36,7 @@ def cifar10_resnet101() -> Recipe:
 
     ``acls train cifar10_resnet101 --root DIR --loss ACLS``
     """
-    same = cifar10_resnet50()
-    return replace(same, model=replace(same.model, name="resnet101"))
+    return replace(cifar10_resnet50(), model=ModelOptions(name="resnet101", stem="cifar"))
 
 
 def tiny_imagenet_resnet50() -> Recipe:
@@ -62,8 +61,7 @@ def tiny_imagenet_resnet101() -> Recipe:
 
     ``acls train tiny_imagenet_resnet101 --root DIR --loss ACLS``
     """
-    same = tiny_imagenet_resnet50()
-    return replace(same, model=replace(same.model, name="resnet101"))
+    return replace(tiny_imagenet_resnet50(), model=ModelOptions(name="resnet101", stem="tiny"))
 
 
 def imagenet_resnet50() -> Recipe:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from acls.data import DataOptions
-from acls.errors import InputError, MissingExtra, require
+from acls.errors import InputError, require
 from acls.models import ModelOptions
 from acls.options import SEED, from_plain, option, to_plain
 from acls.spec import Spec, fill
@@ -25,12 +25,8 @@ class LossOptions:
     """The method and its fields: fields that the protocol sets for all methods that have them, and the user's own."""
 
     name: str = option("CE", "training method: one of `acls methods`")
-    protocol: dict[str, Any] = field(
-        default_factory=dict, metadata={"help": "fields for each method that has them, such as a margin"}
-    )
-    fields: dict[str, Any] = field(
-        default_factory=dict, metadata={"help": "fields of the method, set by --loss.FIELD VALUE"}
-    )
+    protocol: dict[str, Any] = option({}, "fields for each method that has them, such as a margin")
+    fields: dict[str, Any] = option({}, "fields of the method, set by --loss.FIELD VALUE")
 
     def build(self, **fields: Any) -> Loss:
         """Create the loss; ``fields``, such as ignore_index, are used unless the user has set them."""
@@ -153,13 +149,11 @@ def save_recipe(recipe: Recipe, path: str | Path) -> None:
 def load_recipe(path: str | Path) -> Recipe:
     """Read a recipe from JSON or YAML; missing fields have their defaults."""
     json_file = Path(path).suffix == ".json"
+    parse = json.loads if json_file else require("yaml", extra="train").safe_load
     try:
-        text = Path(path).read_text(encoding="utf-8")
-        values = json.loads(text) if json_file else require("yaml", extra="train").safe_load(text)
+        values = parse(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"cannot read the recipe {path}: {error.strerror}") from error
-    except MissingExtra:
-        raise
     except Exception as error:  # not UTF-8, not JSON, or one of the errors of the YAML library
         raise InputError(f"{path} is not {'JSON' if json_file else 'YAML'} in UTF-8: {error}") from error
     if not isinstance(values, Mapping):

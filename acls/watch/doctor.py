@@ -79,10 +79,7 @@ def examine(
     except InputError as error:  # the reader cannot parse the file
         seen.error = error
     seen.conclude()
-    if against is None:
-        return seen
-    other = examine(against, columns, ignore_index=ignore_index)
-    return seen.against(other, other.name)
+    return seen if against is None else seen.against(examine(against, columns, ignore_index=ignore_index))
 
 
 class Fingerprint:
@@ -109,10 +106,10 @@ class Fingerprint:
             self.sorted_labels &= bool((np.diff(plain) >= 0).all()) and int(plain[0]) >= self._last
             self._last = int(plain[-1])
         hashes = codes(rows[distinctive].float(), labels[distinctive]).numpy().view(np.uint64)
-        self.hashes = np.concatenate([self.hashes, self._sampled(hashes)])
+        self.hashes = np.concatenate([self.hashes, _sampled(hashes, self.bits)])
         while len(self.hashes) > self.LIMIT:
             self.bits += 1
-            self.hashes = self._sampled(self.hashes)
+            self.hashes = _sampled(self.hashes, self.bits)
 
     def duplicates(self) -> float:
         """Return the share of sampled rows that equal an earlier row."""
@@ -121,16 +118,16 @@ class Fingerprint:
     def share_in(self, other: Fingerprint) -> float:
         """Return the share of these rows that the other set also has; 0 if nothing can be compared."""
         bits = max(self.bits, other.bits)
-        mine, theirs = self._sampled(self.hashes, bits), other._sampled(other.hashes, bits)
+        mine, theirs = (_sampled(one.hashes, bits) for one in (self, other))
         return float(np.isin(mine, theirs).mean()) if mine.size else 0.0
 
     def same_labels(self, other: Fingerprint) -> bool:
         """Return whether all labels are equal, row by row; False for ascending labels, often equal by chance."""
         return not self.sorted_labels and self._labels.digest() == other._labels.digest()
 
-    def _sampled(self, hashes: NDArray[np.uint64], bits: int | None = None) -> NDArray[np.uint64]:
-        bits = self.bits if bits is None else bits
-        return hashes[hashes >> np.uint64(64 - bits) == 0] if bits else hashes
+
+def _sampled(hashes: NDArray[np.uint64], bits: int) -> NDArray[np.uint64]:
+    return hashes[hashes >> np.uint64(64 - bits) == 0] if bits else hashes
 
 
 class Diagnosis(Shown):
@@ -175,8 +172,8 @@ class Diagnosis(Shown):
         findings = [{"level": finding.level, "sentence": finding.sentence} for finding in self.findings]
         return {**plain, "classes": self.n_classes, "findings": findings}
 
-    def against(self, test: Diagnosis, name: str) -> Diagnosis:
-        """Return a copy with added findings if this set is for calibration and the other, ``name``, for testing."""
+    def against(self, test: Diagnosis) -> Diagnosis:
+        """Return a copy with added findings if this set is for calibration and the other one for testing."""
         shared = self.fingerprint.share_in(test.fingerprint)
         wrong = {
             "same-set": shared > 0.99,
@@ -185,7 +182,7 @@ class Diagnosis(Shown):
         }
         whole = "the same predictions" if self.n == test.n else "wholly contained"
         both = copy.copy(self)
-        both.findings = [*self.findings, *_first(wrong, share=shared, other=name, whole=whole)]
+        both.findings = [*self.findings, *_first(wrong, share=shared, other=test.name, whole=whole)]
         return both
 
     @property

@@ -140,13 +140,13 @@ def test_a_set_is_recognised_in_another():
     q = Predictions(*confident(seed=1), "logits")
     mixed = Predictions(torch.cat([q.scores, logits[:40]]), torch.cat([q.labels, labels[:40]]), "logits")
     same, other, some = examine([p]), examine([q]), examine([mixed])
-    assert same.against(other, "test").findings == same.findings
-    assert [f.name for f in same.against(same, "test").findings] == ["same-set"]
-    assert "same-set" in [f.name for f in examine([p[:100]]).against(same, "test").findings]
-    (overlap,) = same.against(some, "test").findings
+    assert same.against(other).findings == same.findings
+    assert [f.name for f in same.against(same).findings] == ["same-set"]
+    assert "same-set" in [f.name for f in examine([p[:100]]).against(same).findings]
+    (overlap,) = same.against(some).findings
     assert overlap.name == "overlap"
-    assert overlap.sentence.startswith("2.00 % of the rows are also in test")
-    (cooler,) = same.against(examine([Predictions(logits / 2, labels, "logits")]), "test").findings
+    assert overlap.sentence.startswith("2.00 % of the rows are also in predictions")
+    (cooler,) = same.against(examine([Predictions(logits / 2, labels, "logits")])).findings
     assert (cooler.name, cooler.level) == ("same-labels", "note")
 
 
