@@ -26,8 +26,6 @@ A loss of exactly a point, such as 0.549 - 0.559, is not more than one.
 """
 NAME = "summary.md"
 """Not README.md, because the folder may belong to the user."""
-Saved = Mapping[str, Any]
-"""The JSON that is stored for a table or figure, beside its page."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +95,11 @@ def summarise(folder: Path, names: Iterable[str]) -> None:
     write_text(folder / NAME, "\n\n".join(part for part in parts if part) + "\n")
 
 
-def _counted(records: Iterable[Saved]) -> str:
-    """Count the verdicts; a claim that several tables make about the same networks counts once, with most seeds."""
+def _counted(records: Iterable[Mapping[str, Any]]) -> str:
+    """Count the verdicts in the JSON that is stored beside each page.
+
+    A claim that several tables make about the same networks counts once, with most seeds.
+    """
     claims = sorted((claim for record in records for claim in record["claims"]), key=lambda claim: claim["seeds"])
     distinct = {claim["key"]: claim for claim in claims}.values()
     if not distinct:
@@ -114,7 +115,7 @@ def _counted(records: Iterable[Saved]) -> str:
     )
 
 
-def _table(records: Iterable[Saved]) -> str:
+def _table(records: Iterable[Mapping[str, Any]]) -> str:
     verdicts = get_args(Verdict)
     table = Table(["page", "what", "scale", "seeds", *verdicts], align="lll")
     for record in records:

@@ -128,14 +128,7 @@ class Study:
         """
         file = self.folder(row).path / f"{protocol.name}-{protocol.bins}-{file_name(row.posthoc)}.json"
         if not file.is_file():
-            p = runs.outputs(self._folder, row)
-            if p.image is None or row.posthoc != runs.NONE:
-                assert p.scores is not None
-                assert p.kind != "triples"
-                meter = protocol.meter()
-                meter.add(Batch.of(p.scores, p.labels, kind=p.kind), p.image)
-            else:
-                meter = _measure_maps(self.folder(row).path, protocol)
+            meter = self._measured(row, protocol)
             write_text(file, json.dumps(to_plain({"metrics": meter.result(), "batches": meter.batches()})))
         found = json.loads(file.read_text(encoding="utf-8"))
         drawn = _resampled_batches(found["batches"], protocol) if len(found["batches"]) > 1 else {}
@@ -148,6 +141,19 @@ class Study:
             details = replace(details, resamples=Resampled({**others, **drawn}, kept.units))
         result = replace(row.result, estimates={**row.result.estimates, **new}, floors={}, details=details)
         return replace(row, result=result)
+
+    def _measured(self, row: Row, protocol: Protocol) -> Meter:
+        meter, p = protocol.meter(), runs.outputs(self._folder, row)
+        if p.image is None or row.posthoc != runs.NONE:
+            assert p.scores is not None
+            assert p.kind != "triples"
+            meter.add(Batch.of(p.scores, p.labels, kind=p.kind), p.image)
+            return meter
+        with isolated():
+            session, _ = open_weights(self.folder(row).path)
+            for logits, target, _ in session.outputs(session.data.test):
+                meter.add(Batch.of(logits, target, kind="logits", ignore_index=session.data.void))
+        return meter
 
     def temperature(self, row: Row) -> float:
         """Return the temperature of a row after temperature scaling."""
@@ -176,15 +182,6 @@ class Study:
         if not line.margin_field:
             return line.method
         return Spec(line.method.name, {**line.method.fields, line.margin_field: self.margin})
-
-
-def _measure_maps(run: Path, protocol: Protocol) -> Meter:
-    with isolated():
-        session, _ = open_weights(run)
-        meter = protocol.meter()
-        for logits, target, _ in session.outputs(session.data.test):
-            meter.add(Batch.of(logits, target, kind="logits", ignore_index=session.data.void))
-        return meter
 
 
 def _resampled_batches(batches: Sequence[Mapping[str, float]], protocol: Protocol) -> dict[str, Tensor]:
