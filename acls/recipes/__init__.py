@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import wraps
 
-from acls.errors import InputError, suggest
 from acls.recipes import accurate, paper, small
 from acls.recipes.recipe import LossOptions, OptimOptions, Recipe, ScheduleOptions, load_recipe, save_recipe
 from acls.recipes.recipe import recipe_text as text_of
+from acls.spec import find as known_name
 
 
 def _named(make: Callable[[], Recipe]) -> Callable[[], Recipe]:
@@ -29,10 +29,8 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
 
 
 def find(name: str) -> Recipe:
-    """Return the recipe with this name."""
-    if name not in RECIPES:
-        raise InputError(f"there is no recipe {name!r}{suggest(name, RECIPES)}")
-    return RECIPES[name]()
+    """Return the recipe with this name, ignoring case."""
+    return RECIPES[known_name(name, RECIPES, "recipe")]()
 
 
 def about(name: str) -> str:
