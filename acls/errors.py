@@ -5,9 +5,6 @@ import importlib
 from collections.abc import Iterable
 from types import ModuleType
 
-DISTRIBUTION = "torch-acls"
-"""Name of the distribution that pip installs; the package to import is `acls`."""
-
 
 class InputError(ValueError):
     """An input of the user is invalid; the message says why and what to pass instead.
@@ -57,4 +54,5 @@ def require(module: str, *, extra: str) -> ModuleType:
 
 def missing(library: str, extra: str) -> MissingExtra:
     """Return the error for a library that is not installed, with the command that installs it."""
-    return MissingExtra(f"this needs {library}, which is not installed: pip install '{DISTRIBUTION}[{extra}]'")
+    # torch-acls is the name of the distribution that pip installs; the package to import is acls.
+    return MissingExtra(f"this needs {library}, which is not installed: pip install 'torch-acls[{extra}]'")

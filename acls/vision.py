@@ -44,14 +44,12 @@ def torchvision() -> ModuleType:
 class Guard:
     """Pickle it before objects that may be torchvision's: the process that unpickles it imports torchvision safely."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _guarded, ("torchvision" in sys.modules,)
+    def __getstate__(self) -> bool:
+        return "torchvision" in sys.modules
 
-
-def _guarded(needed: bool) -> Guard:
-    if needed:
-        torchvision()
-    return Guard()
+    def __setstate__(self, needed: bool) -> None:
+        if needed:
+            torchvision()
 
 
 def submodule(name: str) -> Any:

@@ -13,11 +13,10 @@ Examples:
 """
 
 import argparse
-import math
 
 from acls.cli.common import add_shared, check_out, say
 from acls.errors import InputError
-from acls.options import number
+from acls.options import convert, number
 
 LOGITS = "9,2,1,-3"
 
@@ -36,10 +35,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Print the tables, or draw the figure."""
     try:
-        logits = [float(z) for z in args.logits.split(",")]
+        logits = list(convert(args.logits, tuple[float, ...]))
     except ValueError:
         logits = []
-    if len(logits) < 2 or not all(map(math.isfinite, logits)):
+    if len(logits) < 2:
         raise InputError(f"--logits: expected two finite numbers or more, separated by commas, got {args.logits!r}")
     if not 0 <= args.label < len(logits):
         raise InputError(f"--label: expected a class from 0 to {len(logits) - 1}, got {args.label}")

@@ -240,7 +240,7 @@ class Diagnosis(Shown):
             found.append(_finding("ignored", rows=_rows(self.ignored, self.n), label=self.ignore_index))
         if self.usable:
             found += [*self._about_the_kind(), *self._about_constants(), *self._about_labels()]
-            if not self.stated and all(finding.level == "note" for finding in found):
+            if not self.stated and self.healthy:
                 found += self._about_agreement()
             repeated = self.fingerprint.duplicates()
             if repeated > 0.01 and not {"rounded", "constant"} & {finding.name for finding in found}:
@@ -277,11 +277,8 @@ class Diagnosis(Shown):
                 "logits-as-log-probs": "log-distribution" not in nearly_all,
             },
         }
-        what = (
-            "it looks like a percentage: divide it by 100"
-            if low >= 0 and 1 < high <= 100
-            else "this is not a probability"
-        )
+        percent = low >= 0 and 1 < high <= 100
+        what = "it looks like a percentage: divide it by 100" if percent else "this is not a probability"
         rows = {"unequal": unequal, "zeros": counts["true-class-zero"], "unlike": n - counts["log-distribution"]}
         values = {name: _rows(count, n) for name, count in rows.items()}
         found = _first(wrong[self.kind], seen=self, what=what, **values)
