@@ -20,8 +20,6 @@ from acls.shapes import IGNORE_INDEX, flatten
 
 KEEP = 2**26
 """Number of scores kept for the file and the report: 256 MB of float32, all of ImageNet's validation part."""
-LOGGED = tuple(names(2))
-"""The metrics that are logged, in addition to the noise floor of the ECE."""
 _REPLICATES = 100  # the relative error of the mean is about 3 %, which is enough for a log
 
 
@@ -38,8 +36,6 @@ class Gathered:
 
     def add(self, logits: Tensor, target: Tensor, *, unit: Tensor | None = None) -> None:
         """Count a batch; ``unit`` holds the sample numbers in the data set, which set the order of the kept rows."""
-        if len(target) == 0:
-            return
         counted = Suite.of(logits, target, kind="logits", ignore_index=self.ignore_index, bins=self.bins)
         self.suite = counted if self.suite is None else self.suite + counted
         if unit is None:
@@ -89,7 +85,7 @@ class Gathered:
             return {}
         found = self.suite.summary()
         floor = noise_floor(self.suite, replicates=_REPLICATES)["ece"].mean
-        return {**{name: found[name] for name in LOGGED if name in found}, "ece_floor": floor}
+        return {**{name: found[name] for name in names(2) if name in found}, "ece_floor": floor}
 
     def predictions(self, *, meta: dict[str, str] | None = None) -> Predictions:
         """Return the kept rows in sample order; pixels carry the number of their image."""

@@ -93,8 +93,7 @@ class LossHooks:
                 )
             device = next((buffer.device for buffer in self.loss.buffers()), None)
             self.loss.prepare(n_train=len(dataset), n_classes=next(iter(self.predict("train")))[0].shape[1])
-            if device is not None:
-                self.loss.to(device)
+            self.loss.to(device)
         self._prepared = True
 
     def predict(self, split: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -103,13 +102,8 @@ class LossHooks:
         if loader is None:
             raise InputError(f"{self.loss!r} uses a validation set between epochs: pass {self._way_out}")
         numbers = range(distributed.rank(), len(loader.dataset), distributed.world())
-        own: Any = DataLoader(
-            loader.dataset,
-            batch_size=loader.batch_size or 64,
-            sampler=numbers,
-            collate_fn=loader.collate_fn,
-            num_workers=loader.num_workers,
-        )
+        same = {name: getattr(loader, name) for name in ("collate_fn", "num_workers")}
+        own: Any = DataLoader(loader.dataset, loader.batch_size or 64, sampler=numbers, **same)
         start = 0
         with evaluating(self._model):
             for batch in own:

@@ -92,9 +92,7 @@ class CalibrationCallback(Callback):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._hooks.start_epoch(trainer.current_epoch, _epochs(trainer))
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         self._hooks.observe()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

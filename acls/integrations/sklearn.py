@@ -31,8 +31,6 @@ with importing("sklearn", extra="sklearn", vision=False):
         validate_data,
     )
 
-SCORES = ("estimator", "logits", "probs")
-
 
 class CalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier with calibrated ``predict_proba``.
@@ -64,7 +62,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> CalibratedClassifier:
         """Fit the estimator, if there is one, and the calibrator; weights are passed if the estimator accepts them."""
-        check_range(type(self).__name__, "scores", self.scores, {"choices": SCORES})
+        check_range(type(self).__name__, "scores", self.scores, {"choices": ("estimator", "logits", "probs")})
         if self.scores == "estimator":  # the estimator checks X, because only it knows which inputs are valid
             check_consistent_length(X, y)
             y = column_or_1d(y, warn=True)

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Norm = Literal["l1", "l2", "max"]
 Task = Literal["binary", "multiclass"]
 NORMS = {"l1": "ece", "l2": "rmsce", "max": "mce"}
 
@@ -129,7 +128,7 @@ class CalibrationError(_SumMetric):
         self,
         num_classes: int | None = None,
         n_bins: int = BINS,
-        norm: Norm = "l1",
+        norm: Literal["l1", "l2", "max"] = "l1",
         ignore_index: int | None = None,
         *,
         task: Task = "multiclass",
