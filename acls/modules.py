@@ -48,11 +48,6 @@ class Configured(nn.Module):
         nn.Module.__init__(module)
         return module
 
-    @classmethod
-    def upgraded(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields that an earlier version recorded, under the names that this version uses."""
-        return fields
-
     def settings(self) -> dict[str, Any]:
         """Return the name and all fields as values that JSON can hold; `acls.spec.build` makes an equal object."""
         return {"name": type(self).__name__} | {field.name: to_plain(_value(self, field)) for field in _fields(self)}

@@ -113,16 +113,13 @@ def build(given: Any, kinds: Mapping[str, type[T]], what: str, **fields: Any) ->
     if not fields and isinstance(given, tuple(kinds.values())):
         return typing.cast("T", given)
     spec = Spec.of(given, what)
-    twice = sorted(spec.fields.keys() & fields.keys())
-    if twice:
+    if twice := sorted(spec.fields.keys() & fields.keys()):
         raise InputError(f"{spec}: {twice[0]} is given twice")
     kind = kinds[find(spec.name, kinds, what)]
     hints, values = field_types(kind), dict[str, Any]()
-    upgraded = getattr(kind, "upgraded", dict)  # renames fields that an earlier version recorded
+    upgraded = getattr(kind, "upgraded", dict)  # a class may rename or drop fields that an earlier version recorded
     for name, value in upgraded({**spec.fields, **fields}).items():
-        if name not in hints:
-            raise InputError(f"{kind.__name__} has no field {name!r}{suggest(name, hints)}")
-        if _is_family(hints[name], kinds) and not isinstance(value, hints[name]):
+        if _is_family(hints.get(name), kinds) and not isinstance(value, hints[name]):
             if not _is_named(value):
                 raise InputError(f"{kind.__name__}({name}={value!r}): expected a {what}, got {value!r}")
             values[name] = build(value, kinds, what)
