@@ -44,7 +44,7 @@ class Leaf:
 
     name: str
     kind: Any
-    help: str
+    help: str = ""
     choices: tuple[str, ...] = ()
     within: str = ""
 
@@ -78,7 +78,7 @@ def leaves(kind: type, prefix: str = "") -> dict[str, Leaf]:
         if dataclasses.is_dataclass(hint):
             found |= leaves(typing.cast("type", hint), name + ".")
         else:
-            found[name] = Leaf(name, hint, **{"help": "", **field.metadata})
+            found[name] = Leaf(name, hint, **field.metadata)
     return found
 
 
@@ -111,7 +111,7 @@ def check(settings: Any) -> None:
 
 def number(kind: type, within: str) -> Callable[[str], Any]:
     """Return a parser of numbers in an interval, for the ``type`` argument of ``add_argument``."""
-    leaf = Leaf("", kind, "", within=within)
+    leaf = Leaf("", kind, within=within)
 
     def parse(text: str) -> Any:
         try:
@@ -124,7 +124,7 @@ def number(kind: type, within: str) -> Callable[[str], Any]:
 
 def check_range(owner: str, name: str, value: Any, metadata: Mapping[str, Any]) -> None:
     """Raise an error if a field of the class ``owner`` has a value that its `option` does not allow."""
-    leaf = Leaf(name, float, **{"help": "", **metadata})
+    leaf = Leaf(name, float, **metadata)
     if not leaf.allows(value):
         hint = suggest(str(value), leaf.choices) if leaf.choices else ""
         hint = hint if "did you mean" in hint else ""

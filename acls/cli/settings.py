@@ -39,15 +39,14 @@ def add_settings(parser: argparse.ArgumentParser, known: Mapping[str, Leaf] | No
         known = leaves(Recipe)
         parser.set_defaults(takes_rest=True)
     parser.add_argument("--help-all", action=_HelpAll, nargs=0, help="also show every setting and option")
-    by_long = {long: name for name, long in SHORT.items()}
     groups: dict[str, Any] = {}
     for name, leaf in known.items():
         if name in _HIDDEN:
             continue
         section = name.split(".")[0] if "." in name else "training"
         group = groups.setdefault(section, parser.add_argument_group(f"settings: {section}"))
-        flags = [f"--{by_long[name]}"] if name in by_long else []
-        flags += dict.fromkeys([f"--{name.replace('_', '-')}", f"--{name}"])
+        short = [word for word, long in SHORT.items() if long == name]
+        flags = dict.fromkeys(f"--{word}" for word in (*short, name.replace("_", "-"), name))
         text = f"{leaf.help} ({leaf.show()})".replace("%", "%%")
         # A switch needs no value: --compile is --compile true.
         value: dict[str, Any] = {"nargs": "?", "const": "true"} if leaf.kind is bool else {}
