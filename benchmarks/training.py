@@ -39,9 +39,9 @@ def images(samples: int) -> Data:
     random = torch.Generator().manual_seed(0)
     x = torch.randint(0, 256, (samples + samples // 5, 3, 32, 32), dtype=torch.uint8, generator=random)
     y = torch.randint(0, 10, (len(x),), generator=random)
-    from acls.data.augment import Augment, Normalise
+    from acls.data.augment import Augment
 
-    source = InMemory(x, y, Augment(pad=4, flip=True, normalise=Normalise("cifar10")))
+    source = InMemory(x, y, Augment(DataOptions(pad=4, flip=True, normalise="cifar10")))
     held = Part(source, torch.arange(samples, len(x)))
     return Data(Part(source, torch.arange(samples), seed=1), held, held, tuple("0123456789"))
 

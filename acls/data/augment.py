@@ -34,7 +34,7 @@ _FLIP, _COLOUR, _ERASE, _CROP, _DRAWS = slice(0, 3), slice(3, 10), slice(10, 15)
 class Normalise:
     """Scale uint8 to 0..1, then normalise each channel to mean 0 and deviation 1 with the data set's statistics."""
 
-    name: str = "none"
+    name: str
 
     def scaled(self, x: Tensor) -> Tensor:
         """Convert uint8 to floats in 0..1; return floats unchanged."""
@@ -58,28 +58,17 @@ class Normalise:
 class Augment:
     """Augmentation of a batch (random crop, flip, colour change and erasing) followed by normalisation."""
 
-    pad: int = 0
-    flip: bool = False
-    jitter: float = 0.0
-    colour: str = "factors"
-    erase: float = 0.0
-    normalise: Normalise = field(default_factory=Normalise)
+    options: DataOptions = field(default_factory=DataOptions)
     void: int = IGNORE_INDEX
     """The label of the pixels that padding adds to a label map."""
 
-    @staticmethod
-    def of(options: DataOptions, void: int = IGNORE_INDEX) -> Augment:
-        """Return the augmentation that the options describe."""
-        named = {name: getattr(options, name) for name in ("pad", "flip", "jitter", "colour", "erase")}
-        return Augment(**named, normalise=Normalise(options.normalise), void=void)
-
     def geometry(self, x: Tensor, y: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """Crop and flip images and their label maps in the same way, in their own dtype; ``u`` is ``(N, 3)``."""
-        if self.pad:
-            top, left = ((u[:, :2] * (2 * self.pad + 1)).long()).unbind(1)
-            x = crop(x, top, left, self.pad, 0)
-            y = crop(y[:, None], top, left, self.pad, self.void)[:, 0] if y.ndim == 3 else y
-        if self.flip:
+        if pad := self.options.pad:
+            top, left = ((u[:, :2] * (2 * pad + 1)).long()).unbind(1)
+            x = crop(x, top, left, pad, 0)
+            y = crop(y[:, None], top, left, pad, self.void)[:, 0] if y.ndim == 3 else y
+        if self.options.flip:
             flipped = u[:, 2] < 0.5
             x = torch.where(flipped[:, None, None, None], x.flip(-1), x)
             y = torch.where(flipped[:, None, None], y.flip(-1), y) if y.ndim == 3 else y
@@ -92,23 +81,24 @@ class Augment:
         ``hsv`` adds at most jitter to the brightness of half of the images and multiplies their contrast by such a
         factor. It shifts hue, saturation and value of another half, as in the segmentation protocol.
         """
-        if not self.jitter:
+        jitter = self.options.jitter
+        if not jitter:
             return x
         change = (2 * u - 1)[:, :, None, None, None]
-        if self.colour == "factors":
-            for kind, factor in enumerate((1 + self.jitter * change[:, :3]).unbind(1)):
+        if self.options.colour == "factors":
+            for kind, factor in enumerate((1 + jitter * change[:, :3]).unbind(1)):
                 # Towards black, towards the mean grey of the image, towards the grey of the pixel.
                 base = (x.new_zeros(()), _grey(x).mean((1, 2, 3), keepdim=True), _grey(x))[kind]
                 x = (base + (x - base) * factor).clamp(0, 1)
             return x
         jittered, shifted = (u[:, 5:7] < 0.5)[:, :, None, None, None].unbind(1)
-        x = (x * (1 + self.jitter * change[:, 0] * jittered) + self.jitter * change[:, 1] * jittered).clamp(0, 1)
+        x = (x * (1 + jitter * change[:, 0] * jittered) + jitter * change[:, 1] * jittered).clamp(0, 1)
         limits = torch.tensor([HUE, SATURATION, VALUE])[:, None, None]
         return torch.where(shifted, shift_hsv(x, change[:, 2:5, 0] * limits), x) if x.shape[1] == 3 else x
 
     def erased(self, x: Tensor, u: Tensor, seeds: list[int]) -> Tensor:
         """Replace a box of 2 % to 33 % of a normalised image by noise; ``u`` is ``(N, 5)``."""
-        if not self.erase:
+        if not self.options.erase:
             return x
         height, width = x.shape[-2:]
         area = (0.02 + 0.31 * u[:, 1]) * height * width
@@ -121,20 +111,20 @@ class Augment:
         across = (columns >= left[:, None]) & (columns < (left + wide)[:, None])
         box = down[:, :, None] & across[:, None, :]
         erased = x.clone()
-        for i in (u[:, 0] < self.erase).nonzero()[:, 0].tolist():
+        for i in (u[:, 0] < self.options.erase).nonzero()[:, 0].tolist():
             noise = torch.randn(x.shape[1:], generator=generator(seeds[i]))
             erased[i] = torch.where(box[i], noise, x[i])
         return erased
 
     def __call__(self, x: Tensor, y: Tensor, key: tuple[int, int] | None, index: Tensor) -> tuple[Tensor, Tensor]:
         """Normalise a batch; if there is a key (seed, epoch), augment it first."""
-        normalise = self.normalise
+        normalise = Normalise(self.options.normalise)
         if key is None:
             return normalise(normalise.scaled(x)), y.long()
         u = uniform(*key, index, _DRAWS)
         x, y = self.geometry(x, y, u[:, _FLIP])
         x = normalise(self.colours(normalise.scaled(x), u[:, _COLOUR]))
-        seeds = [seed_of(*key, i) for i in index.tolist()] if self.erase else []
+        seeds = [seed_of(*key, i) for i in index.tolist()] if self.options.erase else []
         return self.erased(x, u[:, _ERASE], seeds), y.long()
 
 

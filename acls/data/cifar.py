@@ -41,7 +41,7 @@ def load(options: DataOptions, seed: int) -> Data:
     layout = LAYOUT.format(name=options.name, **_FOLDERS[options.name])
     root = Path(needs_root(options.root, options.name, layout))
     (x, y), (test_x, test_y), names = _read(options.name, root, options.download, layout)
-    augment = Augment.of(options)
+    augment = Augment(options)
     official, every = InMemory(test_x, test_y, augment), torch.arange(len(test_y))
     data = divide(InMemory(x, y, augment), y, options, seed, names, own={"test": Part(official)})
     if options.halve:

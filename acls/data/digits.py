@@ -18,4 +18,4 @@ def load(options: DataOptions, seed: int) -> Data:
     y = torch.from_numpy(bunch.target).long()
     x = torch.from_numpy(bunch.images).float()[:, None] / 16
     names = tuple(str(digit) for digit in range(10))
-    return divide(InMemory(x, y, Augment.of(options)), y, options, seed, names, test_share=0.3)
+    return divide(InMemory(x, y, Augment(options)), y, options, seed, names, test_share=0.3)

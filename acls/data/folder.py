@@ -97,7 +97,7 @@ def classes_of(items: Sequence[tuple[str, int]]) -> Tensor:
 
 def image_source(files: Files, items: Sequence[tuple[str, int]], options: DataOptions, size: int) -> SampleSource:
     """Return a source of labelled images, in memory or read on demand; ``size`` is used if the options have none."""
-    size, augment = options.size or size, Augment.of(options)
+    size, augment = options.size or size, Augment(options)
     cut = partial(cut_square, size, options.scale)
     if not options.memory:
         return OnDisk(len(items), partial(_read_image, files, items), cut, augment)
@@ -116,7 +116,7 @@ def masked_source(
         sizes = ["{}x{}".format(*files.size(one)) for one in (name, mask)]
         if sizes[0] != sizes[1]:
             raise InputError(f"{name} has size {sizes[0]}, but its mask {mask} has size {sizes[1]}")
-    augment, read = Augment.of(options, void), partial(_read_masked, files, items, n_classes, void)
+    augment, read = Augment(options, void), partial(_read_masked, files, items, n_classes, void)
     if not options.memory:
         return OnDisk(len(items), read, partial(cut_scene, options.size or 512, void), augment)
     pairs = [letterbox(*read(number), options.size or 128, void) for number in range(len(items))]

@@ -80,7 +80,7 @@ def gathered(
     """Make three parts from arrays ``(x, y)`` or data sets; ``val=None`` is held out from ``train``, per class."""
     if train is None or test is None:
         raise InputError("expected train= and test=: arrays (x, y) or data sets")
-    augment = Augment.of(options, void)
+    augment = Augment(options, void)
     source = _source(train, augment)
     own = {part: Part(_source(one, augment)) for part, one in (("val", val), ("test", test)) if one is not None}
     y = labels(source)

@@ -45,6 +45,6 @@ def load(options: DataOptions, seed: int) -> Data:
         x, y, truth = scenes(options.n_samples, size=options.size or 16)
     else:
         x, y, truth = points(options.n_samples)
-    source = InMemory(x, y, Augment.of(options), truth=truth)
+    source = InMemory(x, y, Augment(options), truth=truth)
     names = tuple(f"class {number}" for number in range(truth.shape[1]))
     return divide(source, None if dense else y, options, seed, names, test_share=0.4)

@@ -33,7 +33,7 @@ def test_a_crop_at_the_corner_shifts_the_image_and_fills_the_rest():
 
 
 def test_an_image_is_augmented_the_same_way_in_every_batch():
-    augment = Augment(pad=2, flip=True, jitter=0.4, erase=0.5)
+    augment = Augment(DataOptions(pad=2, flip=True, jitter=0.4, erase=0.5))
     part = Part(InMemory(images(), torch.arange(12), augment), torch.arange(12), seed=3)
     whole, _, _ = part.__getitems__(Draw(torch.arange(12), 4))
     some, labels, index = part.__getitems__(Draw(torch.tensor([7, 2]), 4))
@@ -42,7 +42,7 @@ def test_an_image_is_augmented_the_same_way_in_every_batch():
 
 
 def test_an_epoch_changes_the_augmentation_and_a_part_without_seed_has_none():
-    source = InMemory(images(), torch.arange(12), Augment(pad=2, flip=True))
+    source = InMemory(images(), torch.arange(12), Augment(DataOptions(pad=2, flip=True)))
     part = Part(source, torch.arange(12), seed=3)
     first, _, _ = part.__getitems__(Draw(torch.arange(12), 0))
     second, _, _ = part.__getitems__(Draw(torch.arange(12), 1))
@@ -54,7 +54,7 @@ def test_an_epoch_changes_the_augmentation_and_a_part_without_seed_has_none():
 def test_images_and_their_label_maps_move_together():
     maps = images()[:, 0]
     x = maps[:, None].expand(-1, 3, -1, -1)
-    augment = Augment(pad=2, flip=True, void=0)
+    augment = Augment(DataOptions(pad=2, flip=True), void=0)
     part = Part(InMemory(x, maps, augment), torch.arange(12), seed=1)
     moved, labels, _ = part.__getitems__(Draw(torch.arange(12), 0))
     assert torch.equal((moved[:, 0] * 255).round().long(), labels)
@@ -62,7 +62,7 @@ def test_images_and_their_label_maps_move_together():
 
 def test_padding_of_label_maps_is_void():
     maps = torch.ones(20, 8, 8, dtype=torch.uint8)
-    part = Part(InMemory(images(20), maps, Augment(pad=3, void=255)), torch.arange(20), seed=1)
+    part = Part(InMemory(images(20), maps, Augment(DataOptions(pad=3), void=255)), torch.arange(20), seed=1)
     _, labels, _ = part.__getitems__(Draw(torch.arange(20), 0))
     assert set(labels.unique().tolist()) == {1, 255}
 
@@ -71,7 +71,7 @@ def test_flips_fall_on_half_of_the_images():
     n = 2000
     x = torch.zeros(n, 1, 1, 2, dtype=torch.uint8)
     x[..., 0] = 255
-    part = Part(InMemory(x, torch.zeros(n), Augment(flip=True)), torch.arange(n), seed=1)
+    part = Part(InMemory(x, torch.zeros(n), Augment(DataOptions(flip=True))), torch.arange(n), seed=1)
     flipped, _, _ = part.__getitems__(Draw(torch.arange(n), 0))
     assert abs(float(flipped[..., 1].mean()) - 0.5) < 0.05
 
@@ -79,7 +79,7 @@ def test_flips_fall_on_half_of_the_images():
 def test_erasing_replaces_a_box_of_some_images_and_leaves_the_others():
     n = 400
     x = torch.full((n, 3, 16, 16), 128, dtype=torch.uint8)
-    part = Part(InMemory(x, torch.zeros(n), Augment(erase=0.25)), torch.arange(n), seed=1)
+    part = Part(InMemory(x, torch.zeros(n), Augment(DataOptions(erase=0.25))), torch.arange(n), seed=1)
     erased, _, _ = part.__getitems__(Draw(torch.arange(n), 0))
     share = (erased != erased[0, 0, 0, 0].new_tensor(128 / 255)).float().mean(dim=(1, 2, 3))
     touched = share > 0
@@ -120,7 +120,7 @@ def test_the_segmentation_protocol_shifts_hue_saturation_and_value_of_half_of_th
     x = torch.tensor([0.8, 0.4, 0.2])[:, None, None].expand(n, 3, 1, 1)
     u = torch.rand(n, 7, generator=torch.Generator().manual_seed(0))
     u[:, 5] = 1  # no brightness, no contrast
-    moved = Augment(jitter=0.3, colour="hsv").colours(x, u)
+    moved = Augment(DataOptions(jitter=0.3, colour="hsv")).colours(x, u)
     before = colorsys.rgb_to_hsv(0.8, 0.4, 0.2)
     changes = torch.tensor([colorsys.rgb_to_hsv(*one) for one in moved.flatten(1).tolist()]) - torch.tensor(before)
     changes[:, 0] = (changes[:, 0] + 0.5) % 1 - 0.5
@@ -132,16 +132,16 @@ def test_the_segmentation_protocol_shifts_hue_saturation_and_value_of_half_of_th
 def test_factors_change_brightness_contrast_and_saturation_of_every_image():
     x = torch.rand(500, 3, 4, 4, generator=torch.Generator().manual_seed(0)) * 0.4 + 0.3
     u = torch.rand(500, 7, generator=torch.Generator().manual_seed(1))
-    moved = Augment(jitter=0.1).colours(x, u)
+    moved = Augment(DataOptions(jitter=0.1)).colours(x, u)
     assert bool((moved != x).flatten(1).any(1).all())
     only = torch.full((500, 7), 0.5)  # a factor of 1
-    torch.testing.assert_close(Augment(jitter=0.1).colours(x, only), x)
+    torch.testing.assert_close(Augment(DataOptions(jitter=0.1)).colours(x, only), x)
     for column, (base, spread) in enumerate(
         ((torch.zeros(()), x), (x.mean((1, 2, 3), keepdim=True), x), (x.mean(1, keepdim=True), x))
     ):
         one = only.clone()
         one[:, column] = 1.0
-        changed = Augment(jitter=0.1).colours(x, one)
+        changed = Augment(DataOptions(jitter=0.1)).colours(x, one)
         if column == 0:
             torch.testing.assert_close(changed, base + 1.1 * spread)
         else:  # away from grey: the spread around it grows by the factor

@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 
+from acls.data import DataOptions
 from acls.data.augment import Augment, Normalise
 from acls.data.corruptions import CORRUPTIONS, RANDOM, SEVERITIES, Corrupted, Corruption
 from acls.data.dataset import InMemory
@@ -59,7 +60,7 @@ def test_gray_images_are_corrupted_too(name):
 
 def test_the_image_is_corrupted_before_it_is_normalised():
     normalise = Normalise("cifar10")
-    source = InMemory((IMAGES * 255).byte(), torch.arange(7), Augment(normalise=normalise))
+    source = InMemory((IMAGES * 255).byte(), torch.arange(7), Augment(DataOptions(normalise="cifar10")))
     corrupt = Corruption("contrast", 2)
     x, y = Corrupted(source, corrupt, normalise).take(torch.tensor([4, 1]), None, torch.tensor([4, 1]))
     raw = source.x[[4, 1]].float() / 255
