@@ -96,7 +96,7 @@ class Augment:
         limits = torch.tensor([HUE, SATURATION, VALUE])[:, None, None]
         return torch.where(shifted, shift_hsv(x, change[:, 2:5, 0] * limits), x) if x.shape[1] == 3 else x
 
-    def erased(self, x: Tensor, u: Tensor, seeds: list[int]) -> Tensor:
+    def erased(self, x: Tensor, u: Tensor, key: tuple[int, int], index: Tensor) -> Tensor:
         """Replace a box of 2 % to 33 % of a normalised image by noise; ``u`` is ``(N, 5)``."""
         if not self.options.erase:
             return x
@@ -112,7 +112,7 @@ class Augment:
         box = down[:, :, None] & across[:, None, :]
         erased = x.clone()
         for i in (u[:, 0] < self.options.erase).nonzero()[:, 0].tolist():
-            noise = torch.randn(x.shape[1:], generator=generator(seeds[i]))
+            noise = torch.randn(x.shape[1:], generator=generator(seed_of(*key, int(index[i]))))
             erased[i] = torch.where(box[i], noise, x[i])
         return erased
 
@@ -124,8 +124,7 @@ class Augment:
         u = uniform(*key, index, _DRAWS)
         x, y = self.geometry(x, y, u[:, _FLIP])
         x = normalise(self.colours(normalise.scaled(x), u[:, _COLOUR]))
-        seeds = [seed_of(*key, i) for i in index.tolist()] if self.options.erase else []
-        return self.erased(x, u[:, _ERASE], seeds), y.long()
+        return self.erased(x, u[:, _ERASE], key, index), y.long()
 
 
 def crop_draws(seed: int, epoch: int, index: Tensor) -> Tensor:

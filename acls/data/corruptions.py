@@ -13,13 +13,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from acls.data.augment import Normalise
 from acls.data.dataset import SampleSource
+from acls.data.images import to_bytes
 from acls.data.keyed_random import generator, uniform
 from acls.errors import InputError, suggest
 from acls.vision import pillow
@@ -127,8 +127,7 @@ def jpeg(x: Tensor, level: int) -> Tensor:
         array = image[0].numpy() if len(image) == 1 else image.movedim(0, -1).contiguous().numpy()
         buffer = io.BytesIO()
         Image.fromarray(array).save(buffer, "JPEG", quality=(80, 60, 40, 20, 10)[level])
-        back = torch.from_numpy(np.array(Image.open(buffer)))
-        packed.append(back[None] if back.ndim == 2 else back.movedim(-1, 0))
+        packed.append(to_bytes(Image.open(buffer)).reshape(image.shape))
     return torch.stack(packed).to(x) / 255
 
 

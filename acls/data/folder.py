@@ -138,8 +138,6 @@ def _pairs(files: Files, under: str) -> list[tuple[str, str]]:
 def _class_names(files: Files, items: list[tuple[str, str]], void: int) -> tuple[str, ...]:
     if "classes.txt" in files:
         return tuple(line.strip() for line in files.lines("classes.txt"))
-    highest = 0
-    for _, mask in items:
-        ids = to_bytes(files.mask(mask, 256, void))
-        highest = max(highest, int(ids[ids != void].max()) if bool((ids != void).any()) else 0)
+    maps = (to_bytes(files.mask(mask, 256, void)) for _, mask in items)
+    highest = max(int(ids.masked_fill(ids == void, 0).max()) for ids in maps)
     return tuple(f"class {number}" for number in range(highest + 1))
