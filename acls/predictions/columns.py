@@ -122,6 +122,7 @@ def resolve(columns: Columns, available: Mapping[str, Field], where: str) -> Lay
     kind = columns.kind or _kind(available, where, unlabelled=columns.unlabelled)
     roles: dict[str, tuple[Ref, ...]] = {}
     correct = kind == "triples" and _by_correct(columns, available)
+    label = columns.labels or "labels"
     if kind == "triples":
         roles["confidence"] = _find(columns.confidence or "confidence", "confidence", available, where)
         last = "correct" if correct else "predicted"
@@ -131,11 +132,9 @@ def resolve(columns: Columns, available: Mapping[str, Field], where: str) -> Lay
     else:
         said = getattr(columns, kind) or next(name for name in _SCORES[kind] if _present(name, available))
         roles["scores"] = _find(said, kind, available, where)
-    said = columns.labels or "labels"
-    if "scores" in roles:
-        _refuse_stated(roles["scores"], kind, said, available, where)
-    if not correct and (said in available or not columns.unlabelled):
-        roles["labels"] = _labels(said, roles.get("scores", ()), available, where)
+        _refuse_stated(roles["scores"], kind, label, available, where)
+    if not correct and (label in available or not columns.unlabelled):
+        roles["labels"] = _labels(label, roles.get("scores", ()), available, where)
     for name in ("group", "image", "weight"):
         said = getattr(columns, name)
         if said or (name in available and name != "weight"):

@@ -132,24 +132,18 @@ class Batches:
 
 def _files(paths: Paths) -> tuple[Path, ...]:
     if not isinstance(paths, str | os.PathLike):
-        found = tuple(itertools.chain.from_iterable(map(_files, paths)))
-        if not found:
-            raise InputError("expected at least one file, got none")
-        return found
-    path = Path(paths)
-    if path.is_dir():
-        parts = tuple(sorted(part for part in path.rglob("*.parquet") if not part.name.startswith((".", "_"))))
-        if not parts:
-            raise InputError(f"the folder {path} has no .parquet files: pass a file, or a glob in quotes")
-        return parts
-    if path.exists():
-        return (path,)
-    if not glob.has_magic(str(paths)):
-        raise InputError(f"there is no file {path}")
-    parts = tuple(Path(name) for name in sorted(glob.glob(str(paths), recursive=True)))
-    if not parts:
-        raise InputError(f"no file matches {paths}")
-    return parts
+        found, missing = list(itertools.chain.from_iterable(map(_files, paths))), "expected at least one file, got none"
+    elif (path := Path(paths)).is_dir():
+        found = sorted(part for part in path.rglob("*.parquet") if not part.name.startswith((".", "_")))
+        missing = f"the folder {path} has no .parquet files: pass a file, or a glob in quotes"
+    elif path.exists() or not glob.has_magic(str(paths)):
+        found, missing = [path] * path.exists(), f"there is no file {path}"
+    else:
+        found = [Path(name) for name in sorted(glob.glob(str(paths), recursive=True))]
+        missing = f"no file matches {paths}"
+    if not found:
+        raise InputError(missing)
+    return tuple(found)
 
 
 @contextmanager

@@ -68,7 +68,6 @@ def _write_parquet(path: Path, batches: Iterable[Predictions]) -> None:
 
 
 def _write_text(path: Path, batches: Iterable[Predictions]) -> None:
-    header: list[str] = []
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, delimiter="\t" if path.suffix == ".tsv" else ",", lineterminator="\n")
         for batch in batches:
@@ -77,9 +76,8 @@ def _write_text(path: Path, batches: Iterable[Predictions]) -> None:
                 text = values.astype(str)  # the shortest text that is parsed to the same number of the same type
                 prefix = "p" if name == "probs" else name
                 columns |= {name: text} if text.ndim == 1 else {f"{prefix}{k}": one for k, one in enumerate(text.T)}
-            if not header:
-                header = list(columns)
-                writer.writerow(header)
+            if file.tell() == 0:
+                writer.writerow(columns)
             writer.writerows(zip(*columns.values(), strict=True))
 
 
