@@ -76,11 +76,9 @@ class Diagonal:
         outer = torch.cat([probs * x, probs], dim=1)
         hessian = -outer.T @ (weight * outer)
         k, probs = self.n_classes, probs * weight
-        hessian.diagonal()[:k] += (probs * x * x).sum(0)
-        hessian.diagonal()[k:] += probs.sum(0)
         mixed = (probs * x).sum(0)
-        hessian[:k, k:].diagonal().add_(mixed)
-        hessian[k:, :k].diagonal().add_(mixed)
+        blocks = torch.stack([(probs * x * x).sum(0), mixed, mixed, probs.sum(0)]).view(2, 2, k)
+        hessian.view(2, k, 2, k).diagonal(dim1=1, dim2=3).add_(blocks)
         return hessian
 
     def _curvature_alone(self, probs: Tensor, x: Tensor, weight: Tensor) -> Tensor:
@@ -313,10 +311,8 @@ class Affine(Calibrator):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.streams = self.strength is not None
-
-    @property
-    def learned(self) -> tuple[str, ...]:
-        return ("weight", "bias") if self.space == "logits" else ("weight", "bias", "scale", "uniform")
+        if self.space == "logits":
+            self.learned = ("weight", "bias")
 
     @abstractmethod
     def _design(self, features: Tensor) -> Diagonal:
@@ -342,13 +338,10 @@ class Affine(Calibrator):
         values, gap, _ = minimize(design, mapped, chosen)
         weight, bias = design.matrix(values)
         weight = weight + (1 if weight.ndim == 1 else torch.eye(len(bias)).to(weight))
-        self._learn_map(some, weight * scale if self.space == "logits" else weight, bias, scale, uniform)
+        weight = weight * scale if self.space == "logits" else weight
+        self._learn(some, weight=weight, bias=bias, scale=scale, uniform=uniform)
         at_boundary = start.at_boundary or gap > CONVERGED
         return Outcome(gap=gap, at_boundary=at_boundary, warnings=(SEPARABLE,) * at_boundary)
-
-    def _learn_map(self, like: Tensor, weight: Tensor, bias: Tensor, scale: float, uniform: float) -> None:
-        values: dict[str, Tensor | float] = {"weight": weight, "bias": bias, "scale": scale, "uniform": uniform}
-        self._learn(like, **{name: values[name] for name in self.learned})
 
     def _transform(self, rows: Tensor) -> Tensor:
         features = rows if self.space == "logits" else _mixed_log_probs(rows, self.scale, self.uniform)
@@ -359,7 +352,7 @@ class Affine(Calibrator):
     def _reset(self, like: Tensor) -> None:
         n_classes = like.shape[1]
         weight = torch.ones(n_classes) if self.weight.ndim == 1 else torch.eye(n_classes)
-        self._learn_map(like, weight, torch.zeros(n_classes), scale=1.0, uniform=0.0)
+        self._learn(like, weight=weight, bias=torch.zeros(n_classes), scale=1.0, uniform=0.0)
 
     def _values(self, n_classes: int) -> int:
         return self._design(torch.zeros(1, n_classes, dtype=torch.float64)).size

@@ -89,14 +89,10 @@ class Calibrator(Configured):
     def __post_init__(self) -> None:
         self._report: FitReport | None = None
         # We read the fields once here, because torch.export of torch 2.6 cannot read them.
-        self._results = tuple(field.name for field in fields(self) if not field.init)
+        self.learned = tuple(field.name for field in fields(self) if not field.init)
+        """The names of the buffers that `fit` sets: all fields that are not arguments."""
         for name in self.learned:
             self.register_buffer(name, None)
-
-    @property
-    def learned(self) -> tuple[str, ...]:
-        """The names of the buffers that `fit` sets: all fields that are not arguments."""
-        return self._results
 
     @property
     def report(self) -> FitReport:
@@ -135,7 +131,8 @@ class Calibrator(Configured):
         strength by cross-validation, samples of one group stay in the same fold. The positions of a dense map always
         stay together.
         """
-        self._check_weight(sample_weight)
+        if sample_weight is not None and self.no_weights:
+            raise InputError(f"{type(self).__name__} does not support sample_weight: {self.no_weights}")
         data = CalibrationSet(logits, target, sample_weight, group=group, ignore_index=self.ignore_index)
         if self.streams:
             data.check_rereadable(type(self).__name__)
@@ -230,14 +227,11 @@ class Calibrator(Configured):
         return len(getattr(self, self.per_class)) if self.per_class else None
 
     def _learn(self, like: Tensor, **values: Tensor | float) -> None:
-        """Set learned buffers, in the dtype and on the device of the logits."""
+        """Set learned buffers, in the dtype and on the device of the logits; skip values that are not learned."""
         for name, value in values.items():
-            learned = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
-            setattr(self, name, learned.detach().to(like).contiguous())
-
-    def _check_weight(self, sample_weight: Tensor | None) -> None:
-        if sample_weight is not None and self.no_weights:
-            raise InputError(f"{type(self).__name__} does not support sample_weight: {self.no_weights}")
+            if name in self.learned:
+                learned = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+                setattr(self, name, learned.detach().to(like).contiguous())
 
     def _as_wide(self, logits: Tensor) -> tuple[Tensor, Self]:
         """Return logits and calibrator in the wider of their dtypes. CSV files and NumPy arrays are often float64."""

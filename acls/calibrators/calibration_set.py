@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import add
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -71,7 +70,7 @@ class CalibrationSet:
         self._ignore_index = ignore_index
         self._groups = torch.zeros(1, dtype=torch.int64)
         self._batches: Batches = ()
-        if isinstance(logits, np.ndarray):
+        if hasattr(logits, "shape"):
             check_tensor(logits)
         if isinstance(logits, Tensor):
             if target is None:

@@ -59,7 +59,6 @@ def judge(
     boundary of its range. The positions of one map, and the samples of one ``group``, stay in one fold. Folds depend on
     the content of the rows, not on their order. Both the fits and the scores use the weights.
     """
-    calibrator._check_weight(sample_weight)
     data = CalibrationSet(logits, target, sample_weight, group=group, ignore_index=calibrator.ignore_index)
     fold = data.sample_folds(folds)
     tallies: list[list[ScoreTally]] = []  # before and after, for each fold

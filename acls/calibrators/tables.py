@@ -55,8 +55,7 @@ class Isotonic(Calibrator):
 
     def _transform(self, rows: Tensor) -> Tensor:
         probs = rows.softmax(1)
-        values = probs if self.kind == "one-vs-rest" else probs.reshape(-1, 1)
-        mapped = interpolate(values, self.x, self.y).reshape(probs.shape)
+        mapped = interpolate(probs.reshape(-1, len(self.x)), self.x, self.y).reshape(probs.shape)
         log_probs = torch.lerp(mapped, probs, TIE_BREAK).clamp(min=torch.finfo(probs.dtype).tiny).log().log_softmax(1)
         return keep_top(log_probs, rows) if self.kind == "pooled" else log_probs
 
