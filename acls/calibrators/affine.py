@@ -183,13 +183,13 @@ def _choose_strength(design: Diagonal, data: CalibrationSet, features: Callable[
     return diagonal, _walk(lambda strength, starts: _held_out(design, folds, (diagonal, strength), starts))
 
 
-def _walk(held_out: Callable[[float, list[Tensor]], Tensor]) -> float:
+def _walk(held_out: Callable[[float, dict[int, Tensor]], Tensor]) -> float:
     """Move from the default strength in the direction of lower held-out NLL, as long as it falls.
 
     The new strength is used only if the gain exceeds its standard error over the folds. The smallest of several noisy
     losses is often due to chance, so the default strength is the better choice without clear evidence.
     """
-    starts: list[Tensor] = []
+    starts: dict[int, Tensor] = {}
 
     @cache
     def loss(index: int) -> Tensor:
@@ -203,24 +203,23 @@ def _walk(held_out: Callable[[float, list[Tensor]], Tensor]) -> float:
     return STRENGTHS[index] if gains.sum() > gains.std() * len(gains) ** 0.5 else USUAL
 
 
-def _held_out(design: Diagonal, folds: list[Chunks], strength: Strength, starts: list[Tensor]) -> Tensor:
+def _held_out(design: Diagonal, folds: list[Chunks], strength: Strength, starts: dict[int, Tensor]) -> Tensor:
     """Return the NLL of each fold, summed over its rows, for the fit to the other folds.
 
-    ``starts`` holds the last fits. The next fits start from them.
+    ``starts`` holds the last fit of each fold. The next fits start from them.
     """
     totals = []
     basis: Tensor | None = None
     for i, fold in enumerate(folds):
         rest = [chunk for j, other in enumerate(folds) if j != i for chunk in other]
-        start = starts[i] if len(starts) > i else None
         # The Hessians of the folds are similar, so all folds use the first one for whitening.
-        values, _, basis = minimize(design, rest, strength, start, enough=1e-7, basis=basis)
+        values, _, basis = minimize(design, rest, strength, starts.get(i), enough=1e-7, basis=basis)
         nll = (
             weight @ cross_entropy(x + design.shift(values.to(x.dtype), x), labels, reduction="none")
             for x, labels, weight in fold
         )
         totals.append(sum(map(float, nll)))
-        starts[i : i + 1] = [values]
+        starts[i] = values
     return torch.tensor(totals, dtype=torch.float64)
 
 
@@ -242,10 +241,10 @@ def minimize(
     ridge = design.penalty(strength, n).to(first.device)
     origin = torch.zeros(design.size, dtype=torch.float64, device=first.device) if start is None else start
     basis = _whitening(design, data, origin, ridge) if basis is None else basis
-    diagonal = basis.ndim == 1
+    times = torch.mul if basis.ndim == 1 else torch.matmul
 
     def objective(point: Tensor) -> tuple[float, Tensor]:
-        now = origin + (basis * point if diagonal else basis @ point)
+        now = origin + times(basis, point)
         total, gradient = 0.0, torch.zeros_like(now)
         for x, labels, weight in data:
             log_probs = (x + design.shift(now.to(x.dtype), x)).log_softmax(1)
@@ -255,11 +254,11 @@ def minimize(
             residual.scatter_add_(1, index, torch.full_like(index, -1, dtype=residual.dtype))
             gradient += design.pull(residual.mul_(weight[:, None]), x)
         gradient = gradient / n + 2 * ridge * now
-        return total / n + float((ridge * now * now).sum()), basis * gradient if diagonal else gradient @ basis
+        return total / n + float((ridge * now * now).sum()), times(gradient, basis)
 
     small = (2 * enough / design.size) ** 0.5
     point, _, gradient = lbfgs(objective, torch.zeros_like(origin), small_gradient=small, steps=STEPS)
-    values = origin + (basis * point if diagonal else basis @ point)
+    values = origin + times(basis, point)
     return values, float(gradient.square().sum()) / 2, basis
 
 

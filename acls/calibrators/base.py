@@ -39,11 +39,10 @@ class FitReport:
     """Whether the objective still falls at the end of the range. The learned values are then at that end."""
 
     def __str__(self) -> str:
-        lines = [
-            f"fitted on {self.rows:,} rows: NLL {self.before.nll:.4f} -> {self.after.nll:.4f}, "
-            f"ECE {in_percent(self.before.ece)} -> {in_percent(self.after.ece)}"
-        ]
-        return "\n".join([*lines, *(f"warning: {warning}" for warning in self.warnings)])
+        before, after = self.before, self.after
+        ece = f"ECE {in_percent(before.ece)} -> {in_percent(after.ece)}"
+        scores = f"fitted on {self.rows:,} rows: NLL {before.nll:.4f} -> {after.nll:.4f}, {ece}"
+        return "\n".join([scores, *(f"warning: {warning}" for warning in self.warnings)])
 
 
 @dataclass

@@ -208,9 +208,8 @@ class MetaCal(Calibrator):
         else:
             held_out = order[: max(1, min(MOST_HELD_OUT, len(order) // 10))]
             threshold = _threshold_for(self.accuracy, entropy[held_out], right[held_out])
-        rest = torch.ones_like(right)
-        rest[held_out] = False
-        kept = rest & (entropy < threshold)
+        kept = entropy < threshold
+        kept[held_out] = False
         if not kept.any():
             kept = torch.ones_like(right)
         solved = solve([(logits[kept], labels[kept], weight[kept])])
