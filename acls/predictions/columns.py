@@ -166,10 +166,8 @@ def _labels(said: str, scores: tuple[Ref, ...], available: Mapping[str, Field], 
 def _refuse_stated(refs: tuple[Ref, ...], kind: Kind, said: str, available: Mapping[str, Field], where: str) -> None:
     """Raise an error if a single column, which would hold scores of class 1, is probably a stated confidence."""
     first, field = str(refs[0]), available[refs[0].name]
-    single = (
-        len(refs) == 1 and math.prod((field.shape or ())[len(refs[0].index) + 1 :]) == 1 and "list" not in field.dtype
-    )
-    if single and (said.lower() in _CORRECT or (kind == "probs" and _STATED.search(first))):
+    several = len(refs) > 1 or "list" in field.dtype or math.prod((field.shape or ())[len(refs[0].index) + 1 :]) != 1
+    if not several and (said.lower() in _CORRECT or (kind == "probs" and _STATED.search(first))):
         raise InputError(
             f"{where}: expected the {kind} of class 1 and the true class, got {first!r} and {said!r}, which seem to be "
             f"a stated confidence and whether the answer was right: pass {flag('confidence', first)} "
@@ -209,11 +207,8 @@ def _example(available: Mapping[str, Field]) -> str:
     unit = ",".join(name for name, field in available.items() if field.unit)
     flat = [unit] * bool(unit) + [name for name, field in available.items() if field.shape]
     name = (likely + prefixes + flat + ["NAME"])[0]
-    kind: Kind = (
-        "probs"
-        if (unit and unit.startswith(name)) or name.lower().startswith("p") or "prob" in name.lower()
-        else "logits"
-    )
+    probable = (unit and unit.startswith(name)) or name.lower().startswith("p") or "prob" in name.lower()
+    kind = "probs" if probable else "logits"
     labels = [f" {flag('labels', one)}" for one in available if one.lower() in _LABELS][:1]
     way = f"{flag(kind, name)}{''.join(labels)} or {kind}={name!r}"
     return f"pass the name and the kind of the scores, as in {way}"

@@ -101,10 +101,8 @@ def _named(p: Predictions) -> dict[str, Any]:
 def _columns(p: Predictions) -> dict[str, Tensor]:
     """Return the columns that exist, by their names in files."""
     found = {name: getattr(p, name) for name in ("confidence", "predicted", "group", "image", "weight")}
-    if p.scores is not None:
-        found = {p.kind: p.scores, "labels": p.labels, **found}
-    elif p.stated:
+    if p.stated:
         found = {**found, "predicted": None, "correct": p.labels}
     else:
-        found = {"labels": p.labels, **found}
+        found = {p.kind: p.scores, "labels": p.labels, **found}
     return {name: column.detach().cpu() for name, column in found.items() if column is not None}
