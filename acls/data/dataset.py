@@ -164,15 +164,14 @@ def batches(part: Part, draws: Sequence[Draw], *, workers: int = 0, pin: bool = 
         yield from map(part.__getitems__, draws)
         return
     sampler: Any = draws  # typed for lists of numbers, but passed unchanged to __getitems__
-    # Fork is torch's default on Linux. Use it in a spawned process too: a spawned worker imports torch again.
-    how = "fork" if sys.platform == "linux" else None
     loader = DataLoader(
         part,
         batch_sampler=sampler,
         num_workers=workers,
         collate_fn=tuple,  # the items are batches already
         pin_memory=pin,
-        multiprocessing_context=how,
+        # Fork is torch's default on Linux. Use it in a spawned process too: a spawned worker imports torch again.
+        multiprocessing_context="fork" if sys.platform == "linux" else None,
         worker_init_fn=partial(_end_if_orphaned, os.getpid()),
     )
     try:

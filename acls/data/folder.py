@@ -119,9 +119,8 @@ def masked_source(
     augment, read = Augment(options, void), partial(_read_masked, files, items, n_classes, void)
     if not options.memory:
         return OnDisk(len(items), read, partial(cut_scene, options.size or 512, void), augment)
-    pairs = [letterbox(*read(number), options.size or 128, void) for number in range(len(items))]
-    x, y = (torch.stack([to_bytes(pair[side]) for pair in pairs]) for side in (0, 1))
-    return InMemory(x, y, augment)
+    xs, ys = zip(*(letterbox(*read(number), options.size or 128, void) for number in range(len(items))), strict=True)
+    return InMemory(torch.stack(xs), torch.stack(ys), augment)
 
 
 def _pairs(files: Files, under: str) -> list[tuple[str, str]]:

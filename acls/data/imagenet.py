@@ -40,10 +40,8 @@ def load(options: DataOptions, seed: int) -> Data:
     files = Files(needs_root(options.root, "imagenet", LAYOUT), layout=LAYOUT)
     base = files.base("", "ILSVRC/Data/CLS-LOC/", "Data/CLS-LOC/")
     train, wnids = labelled(files, f"{base}train/", LAYOUT)
-    if files.folders(f"{base}val/"):
-        held, _ = labelled(files, f"{base}val/", LAYOUT, wnids)
-    else:
-        held = _flat(files, base, wnids)
+    place = f"{base}val/"
+    held = labelled(files, place, LAYOUT, wnids)[0] if files.folders(place) else _flat(files, base, wnids)
     test, val = per_class(classes_of(held), VAL_PER_CLASS, seed=options.split_seed)
     for place in (above for above in ("", base) if f"{above}val_ind.txt" in files):
         val, test = (torch.tensor(files.numbers(f"{place}{part}_ind.txt", len(held))) for part in ("val", "test"))

@@ -36,7 +36,7 @@ def fit(image: Any, size: int) -> Any:
 
 def letterbox(
     image: Any, mask: Any, longer: int, void: int, *, square: int | None = None, u: Sequence[float] = (0.5, 0.5)
-) -> tuple[Any, Any]:
+) -> tuple[Tensor, Tensor]:
     """Resize image and mask to a given longer side, centre them, and pad to a square with 0 and void.
 
     If ``square`` is smaller than the image, return a window of that size. ``u`` gives its position as a fraction of the
@@ -52,7 +52,7 @@ def letterbox(
     canvas, labels = Image.new("RGB", (side, side)), Image.new("L", (side, side), void)
     canvas.paste(image.resize((width, height), Image.Resampling.BILINEAR), corner)
     labels.paste(mask.resize((width, height), Image.Resampling.NEAREST), corner)
-    return canvas, labels
+    return to_bytes(canvas), to_bytes(labels)
 
 
 def to_bytes(image: Any) -> Tensor:
@@ -96,7 +96,5 @@ def cut_scene(size: int, void: int, image: Any, mask: Any, u: Tensor | None) -> 
     the protocol of Liu et al., CVPR 2022). The image is padded with black, the map with void.
     """
     if u is None:
-        image, mask = letterbox(image, mask, size * 480 // 512, void)
-    else:
-        image, mask = letterbox(image, mask, size * 640 // 512, void, square=size, u=u.tolist())
-    return to_bytes(image), to_bytes(mask)
+        return letterbox(image, mask, size * 480 // 512, void)
+    return letterbox(image, mask, size * 640 // 512, void, square=size, u=u.tolist())

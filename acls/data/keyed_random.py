@@ -5,6 +5,8 @@ augmented in the same way in every batch, process and worker, and also after tra
 generator whose state must be saved.
 """
 
+from functools import reduce
+
 import torch
 from torch import Tensor
 
@@ -29,10 +31,7 @@ def generator(*keys: int) -> torch.Generator:
 
 
 def _fold(*keys: int) -> Tensor:
-    folded = torch.zeros((), dtype=torch.int64)
-    for key in keys:
-        folded = _hash(folded, torch.tensor(signed(key)))
-    return folded
+    return reduce(_hash, (torch.tensor(signed(key)) for key in keys), torch.zeros((), dtype=torch.int64))
 
 
 def _hash(key: Tensor, numbers: Tensor) -> Tensor:
