@@ -69,7 +69,7 @@ class CalibrationSet:
     ):
         self._ignore_index = ignore_index
         self._groups = torch.zeros(1, dtype=torch.int64)
-        self._batches: Batches = ()
+        self._batches: Batches = () if isinstance(logits, Tensor) else logits
         if hasattr(logits, "shape"):
             check_tensor(logits)
         if isinstance(logits, Tensor):
@@ -85,8 +85,6 @@ class CalibrationSet:
                 "expected an iterable of batches (logits, target) or (logits, target, sample_weight) as the only "
                 "data, got target, sample_weight or groups as well"
             )
-        else:
-            self._batches = logits
 
     def check_rereadable(self, name: str) -> None:
         """Raise an error for a generator, which can be read only once."""

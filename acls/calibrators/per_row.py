@@ -199,14 +199,13 @@ class MetaCal(Calibrator):
         logits, labels, weight = data.all()
         entropy, right = _entropy(logits.double()), logits.argmax(1) == labels
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(self.seed)).to(labels.device)
+        candidates = order[right[order]] if self.constraint == "miscoverage" else order
+        if len(candidates) == 0:
+            raise InputError("no prediction is right, so there is no coverage to keep: check labels and logits")
+        held_out = candidates[: max(1, min(MOST_HELD_OUT, len(candidates) // 10))]
         if self.constraint == "miscoverage":
-            candidates = order[right[order]]
-            held_out = candidates[: max(1, min(MOST_HELD_OUT, len(candidates) // 10))]
-            if len(held_out) == 0:
-                raise InputError("no prediction is right, so there is no coverage to keep: check labels and logits")
             threshold = torch.quantile(entropy[held_out], 1 - self.alpha, interpolation="higher")
         else:
-            held_out = order[: max(1, min(MOST_HELD_OUT, len(order) // 10))]
             threshold = _threshold_for(self.accuracy, entropy[held_out], right[held_out])
         kept = entropy < threshold
         kept[held_out] = False
