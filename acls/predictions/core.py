@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from acls.arrays import Fault, as_tensor, column, refuse, sum_faults, weight_faults, widened
+from acls.arrays import Fault, as_tensor, column, refuse, sum_faults, two_scores, weight_faults, widened
 from acls.errors import InputError, suggest
 from acls.shapes import IGNORE_INDEX, START_AT_0, check_logits, flatten_logits, start_at_0
 from acls.shown import Shown
@@ -180,8 +180,7 @@ class Predictions(Shown):
         """
         if self.scores is not None:
             return to_logits(self.scores, self.kind)
-        right, _ = self.top()
-        return to_logits(torch.stack([1 - right, right], 1), "probs")
+        return to_logits(two_scores(self.top()[0], "probs"), "probs")
 
     def target(self, ignore_index: int = IGNORE_INDEX) -> Tensor:
         """Return the target for `logits`: the labels, or for triples 1 where the prediction is right, else 0."""
@@ -198,12 +197,11 @@ class Predictions(Shown):
 
     def top(self) -> tuple[Tensor, Tensor]:
         """Return the confidence and the predicted class of each row; of equal scores, the first class is predicted."""
-        if self.scores is None:
-            assert self.confidence is not None
-            assert self.predicted is not None
+        if self.confidence is not None and self.predicted is not None:
             confidence = widened(self.confidence)
             rounded = (confidence > 1) & (confidence <= 1 + 1e-6)
             return confidence.masked_fill(rounded, 1.0), self.predicted
+        assert self.scores is not None
         best, predicted = widened(self.scores).max(1)
         if self.kind == "probs":
             return best, predicted

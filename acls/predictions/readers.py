@@ -30,7 +30,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import Tensor
 
-from acls.arrays import ONE_TOLERANCE, as_tensor, two_scores
+from acls.arrays import ONE_TOLERANCE, as_tensor, refuse, two_scores
 from acls.errors import InputError, require
 from acls.predictions.columns import Columns, Field, Layout, Ref, flag, resolve
 from acls.predictions.core import Predictions, flatten_maps
@@ -484,10 +484,8 @@ class _Builder:
             columns["group"] = self._numbers("group", named)
         if "correct" in columns:
             columns["labels"] = correct = columns.pop("correct")
-            wrong = ((correct != 0) & (correct != 1) & (correct != self.missing)).nonzero()
-            if wrong.numel():
-                no = int(wrong[0, 0])
-                raise InputError(f"{where}: row {row + no}: expected 1 (correct) or 0 (wrong), got {int(correct[no])}")
+            wrong = (correct != 0) & (correct != 1) & (correct != self.missing)
+            refuse([(wrong, "expected 1 (correct) or 0 (wrong), got {}", correct)], where, row)
         if layout.kind == "triples":  # a stated confidence is that of class 1, "correct"
             columns.setdefault("predicted", torch.ones(columns["confidence"].shape, dtype=torch.int64))
         if "labels" not in columns:
