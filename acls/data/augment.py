@@ -30,28 +30,26 @@ HUE, SATURATION, VALUE = 20 / 180, 30 / 255, 20 / 255
 _FLIP, _COLOUR, _ERASE, _CROP, _DRAWS = slice(0, 3), slice(3, 10), slice(10, 15), slice(15, 19), 19
 
 
-@dataclass(frozen=True)
-class Normalise:
-    """Scale uint8 to 0..1, then normalise each channel to mean 0 and deviation 1 with the data set's statistics."""
+def scaled(x: Tensor) -> Tensor:
+    """Convert uint8 to floats in 0..1; return floats unchanged."""
+    return x.float().div_(255) if x.dtype == torch.uint8 else x
 
-    name: str
 
-    def scaled(self, x: Tensor) -> Tensor:
-        """Convert uint8 to floats in 0..1; return floats unchanged."""
-        return x.float().div_(255) if x.dtype == torch.uint8 else x
+def normalised(x: Tensor, name: str) -> Tensor:
+    """Normalise each channel of images in 0..1 to mean 0 and deviation 1, with the statistics of a data set."""
+    mean, deviation = _statistics(name)
+    return x if name == "none" else (x - mean) / deviation
 
-    def __call__(self, x: Tensor) -> Tensor:
-        mean, deviation = self._statistics()
-        return x if self.name == "none" else (x - mean) / deviation
 
-    def undo(self, x: Tensor) -> Tensor:
-        """Return the images in 0..1 from before the normalisation."""
-        mean, deviation = self._statistics()
-        return x if self.name == "none" else x * deviation + mean
+def denormalised(x: Tensor, name: str) -> Tensor:
+    """Return the images in 0..1 from before the normalisation."""
+    mean, deviation = _statistics(name)
+    return x if name == "none" else x * deviation + mean
 
-    def _statistics(self) -> tuple[Tensor, Tensor]:
-        mean, deviation = (torch.tensor(part)[:, None, None] for part in STATISTICS[self.name])
-        return mean, deviation
+
+def _statistics(name: str) -> tuple[Tensor, Tensor]:
+    mean, deviation = (torch.tensor(part)[:, None, None] for part in STATISTICS[name])
+    return mean, deviation
 
 
 @dataclass(frozen=True)
@@ -118,12 +116,11 @@ class Augment:
 
     def __call__(self, x: Tensor, y: Tensor, key: tuple[int, int] | None, index: Tensor) -> tuple[Tensor, Tensor]:
         """Normalise a batch; if there is a key (seed, epoch), augment it first."""
-        normalise = Normalise(self.options.normalise)
         if key is None:
-            return normalise(normalise.scaled(x)), y.long()
+            return normalised(scaled(x), self.options.normalise), y.long()
         u = uniform(*key, index, _DRAWS)
         x, y = self.geometry(x, y, u[:, _FLIP])
-        x = normalise(self.colours(normalise.scaled(x), u[:, _COLOUR]))
+        x = normalised(self.colours(scaled(x), u[:, _COLOUR]), self.options.normalise)
         return self.erased(x, u[:, _ERASE], key, index), y.long()
 
 

@@ -53,11 +53,10 @@ _Images = tuple[Tensor, Tensor]
 
 
 def _read(name: str, root: Path, download: bool, layout: str) -> tuple[_Images, _Images, tuple[str, ...]]:
-    if root.suffix == ".zip":
-        return _sheets(root, root.with_name(root.name.replace("train", "test")))
-    zips = root / f"{name}_train.zip", root / f"{name}_test.zip"
-    if all(path.is_file() for path in zips):
-        return _sheets(*zips)
+    train = root if root.suffix == ".zip" else root / f"{name}_train.zip"
+    test = train.with_name(train.name.replace("train", "test"))
+    if train == root or (train.is_file() and test.is_file()):
+        return _sheets(train, test)
     for folder in (root / _FOLDERS[name]["binary"], root):
         if (folder / _BINARY[name][0][1][0]).is_file():
             return _binary(name, folder)

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from acls.data.augment import Normalise
+from acls.data.augment import denormalised, normalised
 from acls.data.dataset import SampleSource
 from acls.data.images import to_bytes
 from acls.data.keyed_random import generator, uniform
@@ -123,12 +123,11 @@ def jpeg(x: Tensor, level: int) -> Tensor:
     """Apply strong JPEG compression."""
     Image = pillow()
     packed = []
-    for image in (x * 255).round().to(torch.uint8).cpu():
-        array = image[0].numpy() if len(image) == 1 else image.movedim(0, -1).contiguous().numpy()
+    for image in (x * 255).round().to(torch.uint8).cpu().movedim(1, -1).squeeze(-1).numpy():
         buffer = io.BytesIO()
-        Image.fromarray(array).save(buffer, "JPEG", quality=(80, 60, 40, 20, 10)[level])
-        packed.append(to_bytes(Image.open(buffer)).reshape(image.shape))
-    return torch.stack(packed).to(x) / 255
+        Image.fromarray(image).save(buffer, "JPEG", quality=(80, 60, 40, 20, 10)[level])
+        packed.append(to_bytes(Image.open(buffer)))
+    return torch.stack(packed).reshape(x.shape).to(x) / 255
 
 
 CORRUPTIONS: dict[str, Callable[..., Tensor]] = {
@@ -146,14 +145,15 @@ class Corrupted:
 
     source: SampleSource
     corrupt: Corrupt
-    normalise: Normalise
+    normalise: str
+    """The data set whose statistics normalise the images."""
 
     def __len__(self) -> int:
         return len(self.source)
 
     def take(self, numbers: Tensor, key: tuple[int, int] | None, index: Tensor) -> tuple[Tensor, Tensor]:
         x, y = self.source.take(numbers, key, index)
-        return self.normalise(self.corrupt(self.normalise.undo(x), index)), y
+        return normalised(self.corrupt(denormalised(x, self.normalise), index), self.normalise), y
 
 
 def _scale(x: Tensor) -> float:

@@ -163,10 +163,9 @@ def batches(part: Part, draws: Sequence[Draw], *, workers: int = 0, pin: bool = 
     if workers == 0:
         yield from map(part.__getitems__, draws)
         return
-    sampler: Any = draws  # typed for lists of numbers, but passed unchanged to __getitems__
     loader = DataLoader(
         part,
-        batch_sampler=sampler,
+        batch_sampler=draws,  # type: ignore[arg-type]  # each draw is passed unchanged to __getitems__
         num_workers=workers,
         collate_fn=tuple,  # the items are batches already
         pin_memory=pin,

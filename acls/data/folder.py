@@ -33,8 +33,7 @@ def load(options: DataOptions, seed: int) -> Data:
     layout = SEGMENTATION_LAYOUT if maps else LAYOUT
     files = Files(needs_root(options.root, options.name, layout), layout=layout)
     folders = files.folders("")
-    held: tuple[str, ...] = ("train", "val", "test") if "train" in folders else ()
-    places = {part: f"{part}/" for part in held if part in folders}
+    places = {part: f"{part}/" for part in ("train", "val", "test") if {"train", part} <= {*folders}}
     under, y, void = places.pop("train", ""), None, options.void
     if maps:
         pairs = {part: _pairs(files, place) for part, place in {"train": under, **places}.items()}

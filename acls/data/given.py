@@ -95,10 +95,7 @@ def gathered(
 def fingerprint(*parts: Any) -> str:
     """Return a hash: of all inputs and labels for arrays, of the labels and the first input for data sets."""
     digest = hashlib.sha256()
-    for one in parts:
-        if one is None:
-            continue
-        source = _source(one, Augment())
+    for source in (_source(one, Augment()) for one in parts if one is not None):
         x = source.x if isinstance(source, InMemory) else source.take(torch.tensor([0]), None, torch.tensor([0]))[0]
         for tensor in (labels(source), x):
             digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())

@@ -41,10 +41,7 @@ def scenes(n: int, *, n_classes: int = 4, size: int = 16, seed: int = 0) -> tupl
 def load(options: DataOptions, seed: int) -> Data:
     """Load points or scenes; 40 % are the test part, and ``truth`` of each part holds the probabilities."""
     dense = options.name == "synthetic_segmentation"
-    if dense:
-        x, y, truth = scenes(options.n_samples, size=options.size or 16)
-    else:
-        x, y, truth = points(options.n_samples)
+    x, y, truth = scenes(options.n_samples, size=options.size or 16) if dense else points(options.n_samples)
     source = InMemory(x, y, Augment(options), truth=truth)
     names = tuple(f"class {number}" for number in range(truth.shape[1]))
     return divide(source, None if dense else y, options, seed, names, test_share=0.4)

@@ -12,7 +12,6 @@ import torch
 
 from acls.calibrators import Temperature
 from acls.data import DataOptions
-from acls.data.augment import Normalise
 from acls.data.corruptions import CORRUPTIONS, SEVERITIES, Corrupt, Corrupted, Corruption
 from acls.data.dataset import Part, SampleBatch
 from acls.data.keyed_random import generator
@@ -157,7 +156,7 @@ def of_model(
         temperature = _temperature(validation, session.data.void)
 
         def outputs(corrupt: Corrupt | None) -> Iterator[SampleBatch]:
-            source = test.source if corrupt is None else Corrupted(test.source, corrupt, Normalise(settings.normalise))
+            source = test.source if corrupt is None else Corrupted(test.source, corrupt, settings.normalise)
             return session.outputs(Part(source, test.chosen), passes=session.recipe.passes)
 
         conditions = []

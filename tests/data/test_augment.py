@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from acls.data import DataOptions, load
-from acls.data.augment import HUE, SATURATION, VALUE, Augment, Normalise, crop, shift_hsv
+from acls.data.augment import HUE, SATURATION, VALUE, Augment, crop, normalised, scaled, shift_hsv
 from acls.data.dataset import Draw, InMemory, Part
 from acls.data.images import resized_crop
 from tests.data.folders import class_folders
@@ -90,8 +90,7 @@ def test_erasing_replaces_a_box_of_some_images_and_leaves_the_others():
 
 def test_normalised_channels_have_the_statistics_of_the_data_set():
     x = torch.full((2, 3, 4, 4), 255, dtype=torch.uint8)
-    normalise = Normalise("cifar10")
-    result = normalise(normalise.scaled(x))
+    result = normalised(scaled(x), "cifar10")
     torch.testing.assert_close(
         result[0, :, 0, 0], (1 - torch.tensor([0.4914, 0.4822, 0.4465])) / torch.tensor([0.2023, 0.1994, 0.2010])
     )
@@ -99,8 +98,7 @@ def test_normalised_channels_have_the_statistics_of_the_data_set():
 
 def test_weights_of_efficientnet_lite_get_their_input():
     x = torch.arange(256, dtype=torch.uint8).reshape(1, 1, 16, 16).expand(1, 3, 16, 16)
-    normalise = Normalise("lite")
-    torch.testing.assert_close(normalise(normalise.scaled(x)), (x.float() - 127) / 128, atol=1e-6, rtol=0)
+    torch.testing.assert_close(normalised(scaled(x), "lite"), (x.float() - 127) / 128, atol=1e-6, rtol=0)
 
 
 def test_shifts_of_hue_saturation_and_value_are_those_of_colorsys():

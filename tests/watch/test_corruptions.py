@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from acls.data import DataOptions
-from acls.data.augment import Augment, Normalise
+from acls.data.augment import Augment, normalised
 from acls.data.corruptions import CORRUPTIONS, RANDOM, SEVERITIES, Corrupted, Corruption
 from acls.data.dataset import InMemory
 from acls.data.synthetic import scenes
@@ -59,12 +59,11 @@ def test_gray_images_are_corrupted_too(name):
 
 
 def test_the_image_is_corrupted_before_it_is_normalised():
-    normalise = Normalise("cifar10")
     source = InMemory((IMAGES * 255).byte(), torch.arange(7), Augment(DataOptions(normalise="cifar10")))
     corrupt = Corruption("contrast", 2)
-    x, y = Corrupted(source, corrupt, normalise).take(torch.tensor([4, 1]), None, torch.tensor([4, 1]))
+    x, y = Corrupted(source, corrupt, "cifar10").take(torch.tensor([4, 1]), None, torch.tensor([4, 1]))
     raw = source.x[[4, 1]].float() / 255
-    torch.testing.assert_close(x, normalise(corrupt(raw, torch.tensor([4, 1]))), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(x, normalised(corrupt(raw, torch.tensor([4, 1])), "cifar10"), rtol=1e-4, atol=1e-5)
     assert y.tolist() == [4, 1]
 
 
