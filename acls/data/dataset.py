@@ -67,20 +67,20 @@ class InMemory:
 class OnDisk:
     """Samples that are read and decoded on demand, then augmented in the same way as samples in memory."""
 
-    count: int
-    read: Callable[[int], tuple[Any, Any]]
-    """Returns the unchanged sample: a Pillow image, and its class id or label map."""
+    items: Sequence[Any]
+    read: Callable[[Any], tuple[Any, Any]]
+    """Returns the unchanged sample of an item: a Pillow image, and its class id or label map."""
     cut: Callable[[Any, Any, Tensor | None], tuple[Tensor, Tensor]]
     """Crops the sample to the input size of the network; the crop is random if four numbers in [0, 1) are passed."""
     augment: Augment = field(default_factory=Augment)
 
     def __len__(self) -> int:
-        return self.count
+        return len(self.items)
 
     def take(self, numbers: Tensor, key: tuple[int, int] | None, index: Tensor) -> tuple[Tensor, Tensor]:
         places: Any = [None] * len(numbers) if key is None else crop_draws(*key, index)
-        items = [self.cut(*self.read(number), place) for number, place in zip(numbers.tolist(), places, strict=True)]
-        xs, ys = zip(*items, strict=True)
+        chosen = zip((self.items[number] for number in numbers.tolist()), places, strict=True)
+        xs, ys = zip(*(self.cut(*self.read(item), place) for item, place in chosen), strict=True)
         return self.augment(torch.stack(xs), torch.stack(ys), key, index)
 
 

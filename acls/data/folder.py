@@ -73,8 +73,8 @@ def labelled(
     return items, classes
 
 
-def _read_image(files: Files, items: Sequence[tuple[str, int]], number: int) -> tuple[Any, int]:
-    name, label = items[number]
+def _read_image(files: Files, item: tuple[str, int]) -> tuple[Any, int]:
+    name, label = item
     return files.image(name), label
 
 
@@ -82,10 +82,8 @@ def _read_decoded(x: Tensor, y: Tensor, number: int) -> tuple[Any, int]:
     return pillow().fromarray(x[number].permute(1, 2, 0).numpy()), int(y[number])
 
 
-def _read_masked(
-    files: Files, items: Sequence[tuple[str, str]], n_classes: int, void: int, number: int
-) -> tuple[Any, Any]:
-    name, mask = items[number]
+def _read_masked(files: Files, n_classes: int, void: int, item: tuple[str, str]) -> tuple[Any, Any]:
+    name, mask = item
     return files.image(name), files.mask(mask, n_classes, void)
 
 
@@ -99,11 +97,11 @@ def image_source(files: Files, items: Sequence[tuple[str, int]], options: DataOp
     size, augment = options.size or size, Augment(options)
     cut = partial(cut_square, size, options.scale)
     if not options.memory:
-        return OnDisk(len(items), partial(_read_image, files, items), cut, augment)
+        return OnDisk(items, partial(_read_image, files), cut, augment)
     names = [name for name, _ in items]
     if options.scale < 1:  # random crops are taken from images that are larger than the crop of the evaluation
         larger = decode(files, names, round(size / MIDDLE))
-        return OnDisk(len(items), partial(_read_decoded, larger, classes_of(items)), cut, augment)
+        return OnDisk(range(len(items)), partial(_read_decoded, larger, classes_of(items)), cut, augment)
     return InMemory(decode(files, names, size), classes_of(items), augment)
 
 
@@ -115,10 +113,10 @@ def masked_source(
         sizes = ["{}x{}".format(*files.size(one)) for one in (name, mask)]
         if sizes[0] != sizes[1]:
             raise InputError(f"{name} has size {sizes[0]}, but its mask {mask} has size {sizes[1]}")
-    augment, read = Augment(options, void), partial(_read_masked, files, items, n_classes, void)
+    augment, read = Augment(options, void), partial(_read_masked, files, n_classes, void)
     if not options.memory:
-        return OnDisk(len(items), read, partial(cut_scene, options.size or 512, void), augment)
-    xs, ys = zip(*(letterbox(*read(number), options.size or 128, void) for number in range(len(items))), strict=True)
+        return OnDisk(items, read, partial(cut_scene, options.size or 512, void), augment)
+    xs, ys = zip(*(letterbox(*read(item), options.size or 128, void) for item in items), strict=True)
     return InMemory(torch.stack(xs), torch.stack(ys), augment)
 
 

@@ -53,12 +53,11 @@ def load(options: DataOptions, seed: int) -> Data:
 def _flat(files: Files, base: str, wnids: tuple[str, ...]) -> list[tuple[str, int]]:
     """Return the validation images of a single folder with their classes, ordered as in folders per class."""
     images = files.images(f"{base}val/")
-    stems = [name.rsplit("/", 1)[-1].split(".")[0] for name in images]
     for above in dict.fromkeys(("", base)):
         if f"{above}LOC_val_solution.csv" in files:
             rows = csv.reader(io.StringIO(files.read(f"{above}LOC_val_solution.csv").decode()))
             by_stem = {row[0]: row[1].split()[0] for row in rows if len(row) == 2 and row[1].startswith("n")}
-            found = [by_stem.get(stem, "") for stem in stems]
+            found = [by_stem.get(name.rsplit("/", 1)[-1].split(".")[0], "") for name in images]
         elif (synsets := f"{above}imagenet_2012_validation_synset_labels.txt") in files:
             found = [line.strip() for line in files.lines(synsets)]
         elif f"{above}{_DEVKIT}meta.mat" in files:

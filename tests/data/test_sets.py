@@ -290,7 +290,7 @@ def test_cifar100_binary_takes_the_fine_labels(tmp_path):
 def test_a_process_may_unpickle_a_part_that_holds_objects_of_torchvision(tmp_path):
     """It imports torchvision to do so, which fails where its compiled library does not fit, unless guarded."""
     data = make("folder", tmp_path, memory=False)
-    data.train.source.read.args[1].append(submodule("transforms.v2").Identity())
+    data.train.source.items.append(submodule("transforms.v2").Identity())
     code = "import pickle, sys; print(len(pickle.load(sys.stdin.buffer)[0]))"
     done = subprocess.run(
         [sys.executable, "-c", code], input=pickle.dumps(data.train), capture_output=True, check=False

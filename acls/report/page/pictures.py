@@ -74,7 +74,7 @@ def _from_part(part: Part, number: int) -> NDArray[np.uint8] | None:
         x = part.source.x[index]
         return _bytes(x.numpy()) if x.ndim == 3 else None
     if isinstance(part.source, OnDisk):
-        return _bytes(np.asarray(part.source.read(index)[0].convert("RGB")))
+        return _bytes(np.asarray(part.source.read(part.source.items[index])[0].convert("RGB")))
     return None
 
 
