@@ -24,7 +24,7 @@ from acls.data.dataset import Part, SampleBatch
 from acls.data.keyed_random import uniform
 from acls.errors import InputError
 from acls.losses import Loss, effective_label
-from acls.metrics import Confusion, Suite
+from acls.metrics import Suite
 from acls.predictions import Predictions
 from acls.shapes import flatten, flatten_logits
 from acls.storage import load_tensors
@@ -64,8 +64,7 @@ class Evaluation:
     """The tallies of a part over all processes, and a sample of the logits of this process."""
 
     suite: Suite
-    confusion: Confusion | None
-    """The confusion matrix for label maps; None for one label per sample."""
+    """With a confusion matrix for label maps, without one for one label per sample."""
     sample: Sample
     predictions: Predictions | None = None
     """Predictions in sample order (random labelled pixels of each label map); None unless requested."""
@@ -73,8 +72,9 @@ class Evaluation:
     def summary(self) -> dict[str, float]:
         """Return every metric by name; for label maps also the mean IoU, over all classes and without class 0."""
         result = self.suite.summary()
-        if self.confusion is not None:
-            result |= {"miou": self.confusion.miou(), "miou_foreground": self.confusion.miou(without=0)}
+        if self.suite.confusion is not None:
+            del result["class_accuracy"]  # the records of a run do not have it
+            result["miou_foreground"] = self.suite.confusion.miou(without=0)
         return result
 
 
@@ -88,13 +88,10 @@ def evaluate(session: Session, part: Part, *, passes: int = 0, meta: dict[str, s
     device = session.fabric.device
     # If there are more processes than samples, a process may add nothing, but it still takes part in the sums.
     nothing, none = torch.zeros(0, n_classes, device=device), torch.zeros(0, dtype=torch.int64, device=device)
-    suite, sample = Suite.of(nothing, none, kind="logits"), Sample(len(part))
-    confusion = Confusion.of(nothing, none, kind="logits") if data.segmentation else None
+    suite, sample = Suite.of(nothing, none, kind="logits", confusion=data.segmentation), Sample(len(part))
     kept = [(nothing.cpu(), none.cpu(), none.cpu())]
     for logits, target, index in session.outputs(part, passes=passes):
-        suite = suite + Suite.of(logits, target, kind="logits", ignore_index=data.void)
-        if confusion is not None:
-            confusion = confusion + Confusion.of(logits, target, kind="logits", ignore_index=data.void)
+        suite += Suite.of(logits, target, kind="logits", ignore_index=data.void, confusion=data.segmentation)
         sample.add(logits, target, index)
         if meta is not None:
             rows = (logits, target, index)
@@ -108,8 +105,7 @@ def evaluate(session: Session, part: Part, *, passes: int = 0, meta: dict[str, s
         owner = image[order] if data.segmentation else None
         described = {"recipe": session.recipe.name, "loss": repr(session.loss), **meta}
         predictions = Predictions(scores[order], labels[order], kind, image=owner, meta=described)
-    confusion = None if confusion is None else confusion.all_reduce()
-    return Evaluation(suite.all_reduce(), confusion, sample, predictions)
+    return Evaluation(suite.all_reduce(), sample, predictions)
 
 
 def predict_run(
