@@ -139,7 +139,6 @@ class Session:
 
     def agree_on_buffers(self) -> None:
         """Copy the running statistics of the first process to all: each process has seen only its own samples."""
-        if distributed.world() > 1:
-            for buffer in self.model.buffers():
-                own = buffer if distributed.rank() == 0 else torch.zeros_like(buffer)
-                buffer.copy_(distributed.all_reduce(own))
+        for buffer in self.model.buffers():
+            own = buffer if distributed.rank() == 0 else torch.zeros_like(buffer)
+            buffer.copy_(distributed.all_reduce(own))

@@ -59,9 +59,8 @@ def build_optimizer(optim: OptimOptions, model: nn.Module) -> torch.optim.Optimi
     """Create the optimiser; parameters with one axis (biases, normalisation) are decayed only with ``decay_all``."""
     decayed = [weight for weight in model.parameters() if optim.decay_all or weight.ndim > 1]
     plain = [weight for weight in model.parameters() if not optim.decay_all and weight.ndim <= 1]
-    groups = [
-        {"params": part, "weight_decay": decay} for part, decay in ((decayed, optim.weight_decay), (plain, 0.0)) if part
-    ]
+    parts = ((decayed, optim.weight_decay), (plain, 0.0))
+    groups = [{"params": part, "weight_decay": decay} for part, decay in parts if part]
     if optim.name == "adamw":
         return torch.optim.AdamW(groups, lr=optim.lr, betas=(optim.beta1, optim.beta2), eps=optim.eps)
     return torch.optim.SGD(groups, lr=optim.lr, momentum=optim.momentum, nesterov=optim.nesterov)
