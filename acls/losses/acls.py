@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from acls.losses.base import About
-from acls.losses.crl import RankedByHistory, next_in_batch, sample_means
+from acls.losses.crl import RankedByHistory
 from acls.losses.margin import MarginTerm, OnePass
 from acls.losses.numerics import FAR, log_confidence
 from acls.losses.rule import Rule, gradient_rule
@@ -132,11 +132,10 @@ class ACLS(RankedByHistory, OnePass):
     def rule(self, n_classes: int) -> Rule | None:
         if self.condition == "ranking":
             return None
-        (down, if_down), (up, if_up) = self._formulas()
-        return self.rule_on_cross_entropy(gradient_rule(self.excess, down, up, (if_down, if_up)))
+        return self.rule_on_cross_entropy(gradient_rule(self.excess, *self._formulas()))
 
-    def _formulas(self) -> tuple[tuple[str, str], tuple[str, str]]:
-        """Return f and C as formulas in text, for the predicted class and for the other classes."""
+    def _formulas(self) -> tuple[str, str, tuple[str, str]]:
+        """Return f as formulas in text, for the predicted class and for the other classes, and C of both."""
         how, clipped = FORMS[self.form], self.condition == "margin"
         lead = "z_ŷ" if how.absolute else "z_ŷ - min z"
         weight = "λ2/(K-1)" if how.averaged else "λ2"
@@ -146,17 +145,12 @@ class ACLS(RankedByHistory, OnePass):
             back = f"{two}{weight} " + ("Σ_j max(0, z_ŷ - z_j - M)" if clipped else "Σ_j≠ŷ (z_ŷ - z_j - M)")
         else:
             falls, rises, back = "λ1", weight, f"{weight} Σ_j C_j"
-        if_falls, if_rises = (f"{lead} > M", "z_ŷ - z_j > M") if clipped else ("1", "1")
-        if how.stopped:
-            return (falls, if_falls), (rises, if_rises)
-        return (f"{falls} + {back}", if_falls), (f"{rises}, and at min z the λ1 term", if_rises)
+        if not how.stopped:
+            falls, rises = f"{falls} + {back}", f"{rises}, and at min z the λ1 term"
+        return falls, rises, (f"{lead} > M", "z_ŷ - z_j > M") if clipped else ("1", "1")
 
     def _ranked_wrongly(self, at: Positions) -> Tensor:
         """Return 1 per position if its sample and the next sample rank differently by history and by confidence."""
-        with torch.no_grad():
-            correct = self.rank_value(at).to(at.logits.dtype)
-            confidence = sample_means(log_confidence(at.logits)[0].exp(), at)
-            other, _ = next_in_batch(at)
-            wrongly = (correct - correct[other]) * (confidence - confidence[other]) < 0
+        lead, surer, _ = self.leads(at, log_confidence(at.logits.detach())[0].exp())
         n_positions = at.logits.shape[0] // max(1, at.shape[0])
-        return wrongly.to(at.logits.dtype).repeat_interleave(n_positions)
+        return (lead * surer < 0).to(at.logits.dtype).repeat_interleave(n_positions)

@@ -64,15 +64,22 @@ class RankedByHistory(Regularized):
         above = hits[at.sample_numbers()] - least
         return torch.where(span > 0, above / torch.where(span > 0, span, 1.0), 0.0)
 
+    def leads(self, at: Positions, confidence: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Compare each sample with the next one of the batch, given the confidence of each position.
+
+        Returns by how much it leads in `rank_value` and in mean confidence, and whether it is valid; ``(N,)`` each.
+        """
+        correct, confidence = self.rank_value(at).to(at.logits.dtype), sample_means(confidence, at)
+        other, counts = next_in_batch(at)
+        return correct - correct[other], confidence - confidence[other], counts
+
 
 def sample_means(values: Tensor, at: Positions) -> Tensor:
     """Return the mean per sample over its valid positions, ``(N,)``. It is 0 if a sample has no valid position."""
-    if len(at.shape) == 1:
-        return values if at.valid is None else torch.where(at.valid, values, 0.0)
-    values = values.reshape(at.shape[0], -1)
+    values = values.reshape(*at.shape, 1).flatten(1)
     if at.valid is None:
         return values.mean(1)
-    valid = at.valid.reshape(at.shape[0], -1)
+    valid = at.valid.reshape_as(values)
     return torch.where(valid, values, 0.0).sum(1) / valid.sum(1).clamp(min=1)
 
 
@@ -82,11 +89,8 @@ def next_in_batch(at: Positions) -> tuple[Tensor, Tensor]:
     The last valid sample is paired with the first. A sample is valid if it has at least one position that is not
     ignored.
     """
-    n = at.shape[0]
-    device = at.logits.device
-    if at.valid is None:
-        return torch.arange(1, n + 1, device=device) % max(n, 1), torch.ones(n, dtype=torch.bool, device=device)
-    counts = at.valid.reshape(n, -1).any(1)
+    n, device = at.shape[0], at.logits.device
+    counts = torch.ones(n, dtype=torch.bool, device=device) if at.valid is None else at.valid.reshape(n, -1).any(1)
     order = torch.argsort(~counts, stable=True)  # valid samples first, in their original order
     after = torch.arange(1, n + 1, device=device) % counts.sum().clamp(min=1)
     return torch.zeros_like(order).scatter(0, order, order[after.clamp(max=max(n - 1, 0))]), counts
@@ -131,12 +135,9 @@ class CRL(RankedByHistory):
     def penalty(self, at: Positions) -> dict[str, Tensor]:
         if self.condition == "margin":
             return {"ranking": labelled_mean(self._margin_values(at), at.valid)}
-        correct = self.rank_value(at).to(at.logits.dtype)
-        other, counts = next_in_batch(at)
-        confidence = sample_means(self._confidence(at.logits), at)
-        lead = correct - correct[other]
+        lead, surer, counts = self.leads(at, self._confidence(at.logits))
         margin = lead.abs() if self.margin else 0.0
-        values = torch.where(lead != 0, margin - lead.sign() * (confidence - confidence[other]), 0.0).relu()
+        values = torch.where(lead != 0, margin - lead.sign() * surer, 0.0).relu()
         return {"ranking": self.weight * labelled_mean(values, counts)}
 
     def rule(self, n_classes: int) -> Rule | None:
