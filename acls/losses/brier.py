@@ -19,9 +19,7 @@ class Brier(Loss):
     def data_term(self, at: Positions, weight: Tensor | None) -> Tensor:
         label = at.target if at.soft else F.one_hot(at.target, at.n_classes).to(at.logits.dtype)
         values = (at.logits.softmax(1) - label).square().sum(1)
-        if weight is None:
-            return values
-        return values * ((label * weight).sum(1) if at.soft else weight[at.target])
+        return values if weight is None else values * (label * weight).sum(1)
 
     def rule(self, n_classes: int) -> Rule:
         return gradient_rule(self.excess, "1 - p_y + dL/dz_y", "p_j - dL/dz_j", pivot="true")

@@ -124,7 +124,8 @@ class AdaFocal(FocalFamily):
         self.register_buffer("gammas", torch.full((self.bins,), float(self.gamma), dtype=torch.float64))
 
     def factor(self, log_p: Tensor, log_rest: Tensor) -> Tensor:
-        gamma = self._gamma(log_p.detach().exp())
+        p = log_p.detach().exp().contiguous()
+        gamma = self.gammas.to(p.dtype)[torch.searchsorted(self.edges[1:-1].to(p.dtype), p, right=True)]
         # torch.where of two powers would let NaN through its gradient. Instead, the exponent of the unused one is 0.
         focal = torch.exp(gamma.clamp(min=0) * log_rest)
         inverse = torch.exp((-gamma).clamp(min=0) * torch.log1p(log_p.exp()))
@@ -147,11 +148,9 @@ class AdaFocal(FocalFamily):
             return
         edges = _equal_mass_edges(confidence.double(), self.bins).to(self.edges)
         confidence, correct = confidence.to(edges), correct.to(edges)
-        bin_of = torch.bucketize(confidence, edges) - 1  # (lower, upper]: the minimum itself is in no bin
-        inside = bin_of >= 0
-        bin_of = bin_of[inside].clamp(max=self.bins - 1)
-        total = torch.zeros_like(self.gammas).index_add_(0, bin_of, (confidence - correct)[inside])
-        count = torch.zeros_like(self.gammas).index_add_(0, bin_of, torch.ones_like(confidence)[inside])
+        # Bin b is (edge b-1, edge b]. Only the minimum itself is at 0, and it is in no bin.
+        index = torch.bucketize(confidence, edges).clamp(max=self.bins)
+        total, count = (torch.bincount(index, one, self.bins + 1)[1:] for one in (confidence - correct, None))
         self.move(total / count.clamp(min=1))
         self.edges.copy_(edges)
 
@@ -162,10 +161,6 @@ class AdaFocal(FocalFamily):
         gamma = self.gammas * torch.exp(side * self.rate * gap)
         gamma = torch.where(gamma.abs() < self.switch, -self.switch * side, gamma)
         self.gammas.copy_(gamma.clamp(self.gamma_min, self.gamma_max))
-
-    def _gamma(self, p: Tensor) -> Tensor:
-        inner = self.edges[1:-1].to(p.dtype)
-        return self.gammas.to(p.dtype)[torch.searchsorted(inner, p.contiguous(), right=True)]
 
 
 def _equal_mass_edges(confidence: Tensor, bins: int) -> Tensor:
