@@ -142,7 +142,6 @@ SHARED_WORDS = {
     "CalibrationCallback",  # of two frameworks, whose users import it from that framework's module
     # To be renamed on the side that is not public:
     "Batches",  # a file of predictions; the alias in calibrators/calibration_set.py
-    "Kind",  # of predictions, with triples; the alias in metrics/batch.py, without
     "Part",  # of a data set; the alias in calibrators/local.py
     "Verdict",  # on a result; the alias in reproduce/claims.py
 }

@@ -6,18 +6,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from acls.arrays import ONE_TOLERANCE, refuse, weight_faults
-from acls.errors import InputError, suggest
+from acls.arrays import ONE_TOLERANCE, ScoreKind, known_kind, refuse, weight_faults, widened
+from acls.errors import InputError
 from acls.shapes import IGNORE_INDEX, flatten
-
-Kind = Literal["logits", "probs", "log_probs"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
 
 # The number of scores that one thread processes at a time. What one pass writes is still in the cache for the next
 # pass (2^17 was the fastest of 2^14..2^20).
@@ -69,7 +65,7 @@ class Batch:
 
     _scores: Tensor | None
     target: Tensor
-    kind: Kind
+    kind: ScoreKind
     weight: Tensor | None = None
     """``(M,)``: how often each sample counts; int64 if all are whole numbers, else float64. None means once."""
     _predicted: Tensor | None = None
@@ -84,7 +80,7 @@ class Batch:
         scores: Tensor,
         target: Tensor,
         *,
-        kind: Kind,
+        kind: ScoreKind,
         ignore_index: int = IGNORE_INDEX,
         sample_weight: Tensor | None = None,
     ) -> Batch:
@@ -92,8 +88,7 @@ class Batch:
 
         ``sample_weight`` is ``(N,)`` or ``(N, *D)``: a sample of weight 2 counts as two samples.
         """
-        if kind not in KINDS:
-            raise InputError(f"unknown kind {kind!r}{suggest(str(kind), KINDS)}")
+        kind = known_kind(scores, kind)
         positions = flatten(scores.detach(), target, ignore_index=ignore_index)
         if positions.soft:
             raise InputError("the target holds soft labels, but metrics compare with true classes: pass class ids")
@@ -113,8 +108,7 @@ class Batch:
             )
         if not confidence.is_floating_point():
             raise InputError(f"expected confidence of a floating point type, got {confidence.dtype}")
-        half = confidence.dtype in (torch.float16, torch.bfloat16)
-        wide = confidence.detach().to(torch.float32 if half else confidence.dtype, copy=True)
+        wide = widened(confidence.detach()).clone()  # `_refuse_nonsense` may change it
         batch = cls(None, labels, "probs", _predicted=predicted, _top=TopLabel(wide, predicted == labels))
         return batch._checked(sample_weight)
 
@@ -126,7 +120,8 @@ class Batch:
         top: TopLabel | None = self.__dict__.get("top", self._top)
         if top is not None:
             top = TopLabel(**{name: value[rows] for name, value in vars(top).items() if value is not None})
-        scores, weight, predicted = (_some(part, rows) for part in (self._scores, self.weight, self._predicted))
+        parts = (self._scores, self.weight, self._predicted)
+        scores, weight, predicted = (None if part is None else part[rows] for part in parts)
         return Batch(scores, self.target[rows], self.kind, weight, predicted, top)
 
     @property
@@ -227,10 +222,6 @@ class Batch:
         )
 
 
-def _some(values: Tensor | None, rows: slice | Tensor) -> Tensor | None:
-    return None if values is None else values[rows]
-
-
 @torch.no_grad()
 def _top_label(batch: Batch) -> TopLabel:
     """Reduce every row of scores to its `TopLabel` values, without storing all probabilities.
@@ -271,16 +262,11 @@ def _top_label(batch: Batch) -> TopLabel:
         else:
             largest, own = largest.squeeze_(axis), own.squeeze_(axis)
             torch.ge(own, largest, out=right[rows])
+            nll[rows] = -own if batch.kind == "log_probs" else -own.log()
             if batch.kind == "log_probs":
-                squares = torch.exp(part, out=buffer).square_().sum(axis)
-                confidence[rows] = largest.exp()
-                nll[rows] = -own
-                true_probability = own.exp()
-            else:
-                squares = torch.square(part, out=buffer).sum(axis)
-                confidence[rows] = largest
-                nll[rows] = -own.log()
-                true_probability = own
+                part, largest, own = torch.exp(part, out=buffer), largest.exp(), own.exp()
+            squares = torch.square(part, out=buffer).sum(axis)
+            confidence[rows], true_probability = largest, own
         torch.sub(squares, true_probability, alpha=2, out=brier[rows]).add_(1)
     confidence, nll, brier, at_least, right = (each[:n] for each in (confidence, nll, brier, at_least, right))
     tied = (right & (at_least > 1)).nonzero()[:, 0]

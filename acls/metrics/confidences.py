@@ -11,10 +11,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from acls.distributed import all_gather, all_reduce, world
 from acls.metrics.batch import Batch
@@ -23,9 +24,6 @@ from acls.metrics.cells import Cells, cell_edges, cell_of
 from acls.metrics.ordered import adaptive_ece, aurc, auroc, ks_error
 from acls.metrics.smooth import smooth_ece
 from acls.metrics.tally import Tally
-
-if TYPE_CHECKING:
-    from typing import Self
 
 EXACT = 1 << 20
 """The largest number of values that are stored individually, at 4 or 8 bytes each."""
@@ -222,8 +220,7 @@ def _sorted_cells(signed: Tensor, weight: Tensor | None) -> Cells:
         count = torch.ones_like(right)
     tied = probability[..., 1:] == probability[..., :-1]
     if bool(tied.any()):
-        fresh = torch.ones_like(probability, dtype=torch.bool)
-        fresh[..., 1:] = ~tied
+        fresh = pad(~tied, (1, 0), value=True)
         group = fresh.flatten().cumsum(0) - 1
         hits, held = (torch.bincount(group, weights=part.flatten()) for part in (count * right, count))
         right = (hits / held.clamp(min=1e-300))[group].view_as(right)
@@ -239,9 +236,8 @@ def _histogram(pairs: Tensor, columns: int, cells: int) -> Tensor:
         signed, weight = part[:, :columns], part[:, columns:]
         probability = signed.abs().double()
         index = (cell_of(probability, cells) + first).flatten()
-        for total, value in zip(
-            table, (torch.ones_like(probability), probability, ~torch.signbit(signed)), strict=True
-        ):
+        values = (torch.ones_like(probability), probability, ~torch.signbit(signed))
+        for total, value in zip(table, values, strict=True):
             value = value * weight if weight.shape[1] else value.double()
             total.index_add_(0, index, value.flatten())
     return table.view(3, columns, cells)

@@ -18,8 +18,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from acls.arrays import ScoreKind
 from acls.errors import InputError, suggest
-from acls.metrics.batch import Batch, Kind
+from acls.metrics.batch import Batch
 from acls.metrics.bins import BINS, Bins, edges
 from acls.metrics.ordered import adaptive_ece
 from acls.metrics.proper import Proper
@@ -63,7 +64,7 @@ class Protocol:
         scores: Tensor,
         target: Tensor,
         *,
-        kind: Kind = "logits",
+        kind: ScoreKind = "logits",
         image: Tensor | None = None,
         ignore_index: int = IGNORE_INDEX,
     ) -> dict[str, float]:
@@ -90,21 +91,20 @@ class Meter:
 
     def __init__(self, protocol: Protocol) -> None:
         self.protocol = protocol
-        self._current: _Group | None = None
-        self._finished: list[_Group | None] = []
+        self._groups: dict[int, _Group] = {}
         self._images = 0
         self._maps = 0
         self._last_image: int | None = None
 
     def add(self, batch: Batch, image: Tensor | None = None) -> None:
         """Add a batch. ``image`` is the image number of each row. The rows of one image must be consecutive."""
-        for start, end in self._segments(batch, image):
-            part = batch[start:end] if end - start < len(batch) else batch
+        for number, rows in self._segments(batch, image):
+            part = batch[rows]
             if self.protocol.without is not None:
                 part = part[part.target != self.protocol.without]
             if len(part):
-                group = _Group.count(part, self.protocol)
-                self._current = group if self._current is None else self._current + group
+                counted = _Group.count(part, self.protocol)
+                self._groups[number] = self._groups[number] + counted if number in self._groups else counted
 
     def result(self) -> dict[str, float]:
         """Return the metrics of all batches so far; empty if there was no valid sample."""
@@ -121,12 +121,12 @@ class Meter:
 
     def batches(self) -> list[dict[str, float]]:
         """Return the metrics of each batch that is measured separately."""
-        return [group.numbers(self.protocol) for group in (*self._finished, self._current) if group is not None]
+        return [group.numbers(self.protocol) for group in self._groups.values()]
 
-    def _segments(self, batch: Batch, image: Tensor | None) -> Iterator[tuple[int, int]]:
-        """Yield the ranges of rows of one group. A group ends when the next image exceeds its number of images."""
+    def _segments(self, batch: Batch, image: Tensor | None) -> Iterator[tuple[int, slice]]:
+        """Yield the rows of each image, with the number of the group that the image is measured in."""
         if not self.protocol.images:
-            yield 0, len(batch)
+            yield 0, slice(None)
             return
         if image is None:
             if not batch.dense:
@@ -135,17 +135,13 @@ class Meter:
                 )
             image = batch.places(self._maps)
             self._maps += image.shape[0]
-        numbers = batch.spread(image)
-        changes = (numbers[1:] != numbers[:-1]).nonzero()[:, 0] + 1
-        starts = [0, *changes.tolist()] if len(numbers) else []
-        for start, end in zip(starts, [*starts[1:], len(numbers)], strict=False):
-            if (number := int(numbers[start])) != self._last_image:
+        numbers, sizes = torch.unique_consecutive(batch.spread(image), return_counts=True)
+        ends = sizes.cumsum(0)
+        for number, start, end in torch.stack([numbers, ends - sizes, ends], 1).tolist():
+            if number != self._last_image:
                 self._last_image = number
-                if self._images == self.protocol.images:
-                    self._finished.append(self._current)
-                    self._current, self._images = None, 0
                 self._images += 1
-            yield start, end
+            yield (self._images - 1) // self.protocol.images, slice(start, end)
 
 
 class _GridMeter(Meter):

@@ -12,20 +12,17 @@ import os
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from acls.arrays import as_tensor, scored
+from acls.arrays import ScoreKind, as_tensor, scored
 from acls.distributed import all_reduce
 from acls.errors import InputError, check_names
-from acls.metrics.batch import Batch, Kind
+from acls.metrics.batch import Batch
 from acls.shapes import IGNORE_INDEX
 from acls.storage import load_tensors, save_tensors
-
-if TYPE_CHECKING:
-    from typing import Self
 
 TALLIES: dict[str, type[Tally]] = {}
 
@@ -60,7 +57,7 @@ class Tally:
         scores: Any,
         target: Any,
         *,
-        kind: Kind | None = None,
+        kind: ScoreKind | None = None,
         ignore_index: int = IGNORE_INDEX,
         sample_weight: Any = None,
         **settings: Any,
