@@ -76,15 +76,12 @@ class Bins(Tally):
 
     @classmethod
     def count(cls, batch: Batch, bins: int = BINS) -> Bins:
-        confidence, right, weight = batch.top.confidence, batch.top.right, batch.weight
-        return reduce(
-            add,
-            (
-                cls.sums(bin_of(sure, bins), bins, sure, right[rows], None if weight is None else weight[rows])
-                for rows in pieces(len(batch), confidence)
-                for sure in [confidence[rows]]
-            ),
-        )
+        found = []
+        for rows in pieces(len(batch), batch.top.confidence):
+            part = batch[rows]
+            index = bin_of(part.top.confidence, bins)
+            found.append(cls.sums(index, bins, part.top.confidence, part.top.right, part.weight))
+        return reduce(add, found)
 
     @classmethod
     def sums(cls, index: Tensor, bins: int, confidence: Tensor, right: Tensor, weight: Tensor | None = None) -> Bins:
@@ -166,7 +163,6 @@ class Bins(Tally):
 
     def reliability(self) -> Reliability:
         """Return the rows of a reliability diagram."""
-        outer = torch.linspace(0, 1, self.bins + 1, dtype=torch.float64, device=self.samples.device)
-        return Reliability(
-            outer[:-1], outer[1:], self.samples, self.confidence / self.samples, self.right / self.samples
-        )
+        outer = edges(self.bins, self.confidence)
+        confidence, accuracy = self.confidence / self.samples, self.right / self.samples
+        return Reliability(outer[:-1], outer[1:], self.samples, confidence, accuracy)

@@ -79,14 +79,10 @@ class Blocks(Tally):
         size = inner.shape[0] + 1
         cell = torch.bucketize(top.confidence, inner)
         index = block * size + cell
-        ones = torch.ones_like(top.confidence)
-        cells = torch.stack(
-            [sums(index, BLOCKS * size, part, weight).double() for part in (ones, top.confidence, top.right)], -1
-        )
-        proper = None
-        if top.nll is not None and top.brier is not None and top.label_in_five is not None:
-            scores = (top.nll, top.brier, top.label_in_five)
-            proper = torch.stack([sums(block, BLOCKS, part, weight).double() for part in scores], 1)
+        values = (None, top.confidence, top.right)  # of None, the sums are counts
+        cells = torch.stack([sums(index, BLOCKS * size, part, weight).double() for part in values], -1)
+        scores = [part for part in (top.nll, top.brier, top.label_in_five) if part is not None]
+        proper = torch.stack([sums(block, BLOCKS, part, weight).double() for part in scores], 1) if scores else None
         squares = sums(cell, size, None if weight is None else weight.double().square()).double()
         by_class = _classwise(batch, units, bins) if classwise else None
         return cls(cells.view(BLOCKS, size, 3), squares, proper, by_class, bins, shared)
