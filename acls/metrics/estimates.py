@@ -26,8 +26,10 @@ from torch import Tensor
 from acls.errors import InputError
 from acls.metrics.bins import bin_of
 from acls.metrics.cells import Cells
+from acls.metrics.classwise import ClasswiseBins
 from acls.metrics.distributions import LEVEL, bias_aware_quantile, normal_quantile, student_quantile, wilson
 from acls.metrics.ordered import equal_mass_sums
+from acls.metrics.proper import Proper
 from acls.metrics.resampling import Blocks
 from acls.metrics.smooth import smooth_errors
 from acls.metrics.suite import Suite
@@ -192,7 +194,7 @@ def estimates(suite: Suite, blocks: Blocks | None = None) -> dict[str, Estimate]
     if suite.proper is not None:
         found["top5"] = _share(summary["top5"], suite, units, column=2)
         for column, name in enumerate(("nll", "brier")):
-            found[name] = _mean(summary[name], suite, column, units)
+            found[name] = _mean(summary[name], suite.proper, column, units)
     extra = few_errors(summary["accuracy"], suite.n if units is None else units.effective)
     gaps = {name: gaps_of(suite, units, adaptive=name == "aece") for name in ("ece", "aece")}
     found |= {name: _absolute(summary[name], of, z / normal_quantile(), extra) for name, of in gaps.items()}
@@ -201,7 +203,7 @@ def estimates(suite: Suite, blocks: Blocks | None = None) -> dict[str, Estimate]
     if units is None:
         cells = suite.confidences.cells()
         if suite.classwise is not None:
-            found["classwise_ece"] = _classwise(summary["classwise_ece"], suite)
+            found["classwise_ece"] = _classwise(summary["classwise_ece"], suite.classwise)
         for name, norm in (("ks", _ks_norm), ("smece", smooth_errors)):
             found[name] = _drawn(summary[name], cells, norm, z, extra)
     for name in ("rmsce", "classwise_ece", "ks", "smece"):
@@ -300,13 +302,11 @@ def gaps_of(suite: Suite, units: Units | None = None, *, adaptive: bool = False)
     return Gaps(held.residual / suite.n, noise, by_end=by_end)
 
 
-def _classwise(value: float, suite: Suite) -> Estimate:
-    classwise = suite.classwise
-    assert classwise is not None
+def _classwise(value: float, classwise: ClasswiseBins) -> Estimate:
     residual, noise = classwise.residual, classwise.noise
     if residual.shape[0] == 2:  # both classes have the same noise
         residual, noise = residual[:1], noise[:1]
-    scale = suite.n * residual.shape[0]
+    scale = classwise.n * residual.shape[0]
     gaps = Gaps(residual.flatten() / scale, noise.flatten().sqrt() / scale)
     found = _absolute(value, gaps, 1.0)
     few = found.low == 0 and gaps.bias(1e6) > value / 2
@@ -374,17 +374,16 @@ def _share(share: float, suite: Suite, units: Units | None, column: int | None =
     return Estimate(share, share, *wilson(share, size))
 
 
-def _mean(value: float, suite: Suite, column: int, units: Units | None) -> Estimate:
+def _mean(value: float, proper: Proper, column: int, units: Units | None) -> Estimate:
     if not math.isfinite(value):
         return Estimate(value, note="no interval: a label had probability 0")
     if units is not None:
         margin = units.z * math.sqrt(units.variance(units.sums(column), value))
-    elif suite.n < 2:
+    elif (n := int(proper.n)) < 2:
         return Estimate(value, note="no interval: only one sample")
     else:
-        assert suite.proper is not None
-        variance = max(0.0, float(suite.proper.squares[column]) / suite.n - value**2) / (suite.n - 1)
-        margin = student_quantile(int(suite.n) - 1) * math.sqrt(variance)
+        variance = max(0.0, float(proper.squares[column]) / n - value**2) / (n - 1)
+        margin = student_quantile(n - 1) * math.sqrt(variance)
     return Estimate(value, value, max(0.0, value - margin), value + margin)
 
 

@@ -19,6 +19,7 @@ from acls.errors import InputError
 from acls.metrics import distributions
 from acls.metrics.bins import bin_of
 from acls.metrics.cells import Cells
+from acls.metrics.classwise import ClasswiseBins
 from acls.metrics.distributions import LEVEL, chi_squared_tail, for_many, normal_quantile, normal_tail, p_of_many
 from acls.metrics.estimates import CENTRE, LOWEST, Units, few_errors, gaps_of, grouped, normals, units_of
 from acls.metrics.resampling import Blocks, cell_metrics, check_same_units, simulated_p
@@ -140,7 +141,7 @@ class _Draws:
     def floors(self, suite: Suite, *, smooth: bool) -> dict[str, Floor]:
         found = cell_metrics(self.cells, bin_of(self.mean[0], self.bins), self.bins, smooth=smooth)
         if suite.classwise is not None:
-            found["classwise_ece"] = _classwise_floor(suite, len(self.cells.count), self.random)
+            found["classwise_ece"] = _classwise_floor(suite.classwise, len(self.cells.count), self.random)
         ends = torch.tensor([(1 - LEVEL) / 2, (1 + LEVEL) / 2], dtype=torch.float64)
         return {
             name: Floor(float(found[name].mean()), *torch.quantile(found[name], ends).tolist())
@@ -180,16 +181,14 @@ class _Draws:
         return result
 
 
-def _classwise_floor(suite: Suite, replicates: int, random: torch.Generator) -> Tensor:
+def _classwise_floor(classwise: ClasswiseBins, replicates: int, random: torch.Generator) -> Tensor:
     """Return the classwise ECE of labels drawn from the probabilities, with a binomial for each class and bin."""
-    classwise = suite.classwise
-    assert classwise is not None
     held = (classwise.samples > 0).flatten().cpu()
     count = classwise.samples.flatten().cpu()[held].double()
     probability = classwise.probability.flatten().cpu()[held]
     mean = (probability / count).clamp(0, 1)
     errors = [(probability - torch.binomial(count, mean, generator=random)).abs().sum() for _ in range(replicates)]
-    return torch.stack(errors) / suite.n / classwise.samples.shape[0]
+    return torch.stack(errors) / classwise.n / classwise.samples.shape[0]
 
 
 def _unit_tests(units: Units) -> dict[str, Test]:
