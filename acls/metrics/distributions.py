@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from statistics import NormalDist
 
 import torch
@@ -131,8 +132,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
     [0.03, 0.06, 0.06]
     """
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
-    adjusted, largest = [0.0] * len(p_values), 0.0
-    for rank, place in enumerate(order):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
-        adjusted[place] = largest
-    return adjusted
+    corrected = (p_of_many(p_values[place], len(order) - rank) for rank, place in enumerate(order))
+    adjusted = dict(zip(order, accumulate(corrected, max), strict=True))
+    return [adjusted[place] for place in range(len(order))]

@@ -30,11 +30,8 @@ def smooth_ece(cells: Cells) -> tuple[Tensor, Tensor, Tensor]:
     at most |residual| w ∫|K_s'|, where ∫|K_s'| = √(2/π)/s. The density changes likewise.
     """
     shape, last = cells.count.shape[:-1], cells.count.shape[-1]
-    sets = [cells]
-    if cells.count.ndim != 2 or shape[0] > _ROWS:
-        rows = cells.map(lambda part: part.reshape(-1, last))
-        sets = [rows[start : start + _ROWS] for start in range(0, len(rows.count), _ROWS)]
-    found = [_Smoother(some).search() for some in sets]
+    rows = cells.map(lambda part: part.reshape(-1, last))
+    found = [_Smoother(rows[start : start + _ROWS]).search() for start in range(0, len(rows.count), _ROWS)]
     value, width = (torch.cat(parts).view(shape) for parts in zip(*found, strict=True))
     if cells.lower is None or cells.upper is None:
         return value, width, torch.zeros_like(value)
