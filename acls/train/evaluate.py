@@ -26,7 +26,7 @@ from acls.errors import InputError
 from acls.losses import Loss, effective_label
 from acls.metrics import Suite
 from acls.predictions import Predictions
-from acls.shapes import flatten, flatten_logits
+from acls.shapes import flatten
 from acls.storage import load_tensors
 from acls.train.folder import open_run
 from acls.train.guards import isolated
@@ -194,11 +194,8 @@ def regulariser(loss: Loss, batches: Iterable[SampleBatch], void: int) -> dict[s
     sums = torch.zeros(5, dtype=torch.float64)
     for logits, target, index in batches:
         label = effective_label(loss, logits, target, index=index if loss.needs_index else None)
-        at = flatten(logits, target, ignore_index=void)
-        change = flatten_logits(label) - F.one_hot(at.target, at.n_classes)
-        z = at.logits
-        if at.valid is not None:
-            change, z = change[at.valid], z[at.valid]
+        at, aim = (flatten(part, target, ignore_index=void).compact() for part in (logits, label))
+        z, change = at.logits, aim.logits - F.one_hot(at.target, at.n_classes)
         predicted = z.argmax(1, keepdim=True)
         taken = -change.gather(1, predicted)[:, 0]
         given = (change.sum(1) + taken) / max(at.n_classes - 1, 1)
