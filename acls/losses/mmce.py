@@ -59,10 +59,10 @@ class MMCE(Regularized):
         both = kernel_form(torch.stack([above, below, above - below]), r, self.bandwidth)
         cross = (both[0] + both[1] - both[2]) / 2
         right, wrong, pairs = n_correct.square(), n_wrong.square(), n_correct * n_wrong
-        squared = (
-            both[0] / (right * (right + _COUNT_EPS)).clamp(min=_COUNT_EPS)
-            + both[1] / (wrong * (wrong + _COUNT_EPS)).clamp(min=_COUNT_EPS)
-            - 2 * cross / (pairs * (pairs + _COUNT_EPS)).clamp(min=_COUNT_EPS)
-        )
+
+        def divided(total: Tensor, number: Tensor) -> Tensor:
+            return total / (number * (number + _COUNT_EPS)).clamp(min=_COUNT_EPS)
+
+        squared = divided(both[0], right) + divided(both[1], wrong) - 2 * divided(cross, pairs)
         # Rounding can make the square slightly negative, and its root would be NaN.
         return torch.where(pairs > 0, (squared.clamp(min=0) + _ROOT_EPS).sqrt(), 0.0)
