@@ -88,12 +88,8 @@ class Bins(Tally):
         """Return the sums per bin, if the bin of each sample is known."""
         confidence = confidence.double()
         squares = (confidence - right.double()).square_()
-        return cls(
-            sums(index, bins, None, weight),
-            sums(index, bins, confidence, weight),
-            sums(index, bins, right, weight),
-            squares.sum() if weight is None else (squares * weight).sum(),
-        )
+        samples, sure, hits = (sums(index, bins, part, weight) for part in (None, confidence, right))
+        return cls(samples, sure, hits, squares.sum() if weight is None else (squares * weight).sum())
 
     def summary(self) -> dict[str, float]:
         overall = {"accuracy": ratio(self.right.sum(), self.n), "confidence": ratio(self.confidence.sum(), self.n)}

@@ -124,10 +124,7 @@ def aurc(cells: Cells) -> tuple[Tensor, Tensor]:
         return mean.sum(-1) / n, torch.zeros_like(n)
     after_wrong, after_right = number(before + wrong), number(held - wrong)
     first = wrong + (errors_before - before) * (after_wrong - harmonic_before) + errors * (harmonic - after_wrong)
-    last = (
-        errors_before * (after_right - harmonic_before)
-        + wrong
-        + (errors_before - held + wrong) * (harmonic - after_right)
-    )
+    last = errors_before * (after_right - harmonic_before) + wrong
+    last += (errors_before - held + wrong) * (harmonic - after_right)
     spread = torch.maximum(first - mean, mean - last).where((cells.upper > cells.lower).flip(-1), 0.0)
     return mean.sum(-1) / n, spread.clamp(min=0).sum(-1) / n

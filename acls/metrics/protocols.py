@@ -113,11 +113,9 @@ class Meter:
             return {}
         total = sum(int(numbers["n"]) for numbers in measured)
         weights = [numbers["n"] / total if self.protocol.weighted else 1 / len(measured) for numbers in measured]
-        return {"n": total} | {
-            name: math.fsum(weight * numbers[name] for weight, numbers in zip(weights, measured, strict=True))
-            for name in measured[0]
-            if name != "n"
-        }
+        pairs = list(zip(weights, measured, strict=True))
+        means = {name: math.fsum(weight * numbers[name] for weight, numbers in pairs) for name in measured[0]}
+        return means | {"n": total}
 
     def batches(self) -> list[dict[str, float]]:
         """Return the metrics of each batch that is measured separately."""
@@ -135,7 +133,7 @@ class Meter:
                 )
             image = batch.places(self._maps)
             self._maps += image.shape[0]
-        numbers, sizes = torch.unique_consecutive(batch.spread(image), return_counts=True)
+        numbers, sizes = torch.unique_consecutive(batch.spread(image).long(), return_counts=True)
         ends = sizes.cumsum(0)
         for number, start, end in torch.stack([numbers, ends - sizes, ends], 1).tolist():
             if number != self._last_image:

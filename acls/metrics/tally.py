@@ -137,11 +137,8 @@ class Tally:
 
     def settings(self) -> dict[str, Any]:
         """Return the settings by name, ready for JSON. A nested tally is a nested dict."""
-        return {
-            name: value.settings() if isinstance(value, Tally) else value
-            for name, value in self._values().items()
-            if not isinstance(value, Tensor)
-        }
+        kept = {name: value for name, value in self._values().items() if not isinstance(value, Tensor)}
+        return {name: value.settings() if isinstance(value, Tally) else value for name, value in kept.items()}
 
     @classmethod
     def restore(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Self:
