@@ -222,7 +222,6 @@ class Batch:
         )
 
 
-@torch.no_grad()
 def _top_label(batch: Batch) -> TopLabel:
     """Reduce every row of scores to its `TopLabel` values, without storing all probabilities.
 

@@ -179,7 +179,6 @@ def _end(size: Tensor, room: Tensor, deviation: Tensor) -> tuple[float, float]:
     return float(torch.lerp(size[last], size[last + 1], share)), float(deviation[last + 1])
 
 
-@torch.no_grad()
 def estimates(suite: Suite, blocks: Blocks | None = None) -> dict[str, Estimate]:
     """Estimate every metric of a suite. With ``blocks``, units are independent: images, or weighted samples.
 

@@ -80,7 +80,6 @@ class Difference:
 SuiteAndBlocks = tuple[Suite, Blocks]
 
 
-@torch.no_grad()
 def calibration(
     suite: Suite,
     blocks: Blocks | None = None,
@@ -122,8 +121,7 @@ def noise_floor(suite: Suite, *, replicates: int = REPLICATES, smooth: bool = Tr
     """
     if suite.n == 0 or suite.weighted:
         raise InputError("expected samples of equal weight for a noise floor, got no samples or weighted ones")
-    with torch.no_grad():
-        return _Draws(suite, replicates).floors(suite, smooth=smooth)
+    return _Draws(suite, replicates).floors(suite, smooth=smooth)
 
 
 class _Draws:
@@ -143,11 +141,8 @@ class _Draws:
         if suite.classwise is not None:
             found["classwise_ece"] = _classwise_floor(suite.classwise, len(self.cells.count), self.random)
         ends = torch.tensor([(1 - LEVEL) / 2, (1 + LEVEL) / 2], dtype=torch.float64)
-        return {
-            name: Floor(float(found[name].mean()), *torch.quantile(found[name], ends).tolist())
-            for name in _ERRORS
-            if name in found
-        }
+        errors = {name: found[name] for name in _ERRORS if name in found}
+        return {name: Floor(float(one.mean()), *torch.quantile(one, ends).tolist()) for name, one in errors.items()}
 
     def tests(self, suite: Suite) -> dict[str, Test]:
         variance = self.seen.count * self.mean * (1 - self.mean)
@@ -217,7 +212,6 @@ def _unit_tests(units: Units) -> dict[str, Test]:
     return {"spiegelhalter": Test(t, distributions.student_tail(abs(t), freedom)), "cox": Test(t2, p)}
 
 
-@torch.no_grad()
 def compare(first: SuiteAndBlocks, second: SuiteAndBlocks, *, level: float = LEVEL) -> dict[str, Difference]:
     """Compare two models on the same samples.
 
@@ -255,7 +249,6 @@ def _mean_difference(one: Units, other: Units, column: int | None, difference: f
     return Difference(difference, difference - one.z * spread, difference + one.z * spread, p)
 
 
-@torch.no_grad()
 def ece_difference(
     first: SuiteAndBlocks, second: SuiteAndBlocks, *, adaptive: bool = False, level: float = LEVEL
 ) -> Difference:
@@ -286,7 +279,6 @@ def ece_difference(
     return Difference(min(max(centre, low), high), low, high, p)
 
 
-@torch.no_grad()
 def rms_difference(first: SuiteAndBlocks, second: SuiteAndBlocks, *, level: float = LEVEL) -> Difference:
     """Return the difference of two RMS calibration errors over ten equal-mass bins, and the p-value of equality.
 
