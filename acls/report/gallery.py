@@ -71,7 +71,7 @@ def write_figures(
             keep(drawn(reliability.draw_overlay, reliability.prepare_overlay(shown)), f"overlay{_suffix(posthoc)}")
     points = _points(subjects)
     if len(points) > 1:
-        keep(drawn(sweeps.draw_front, sweeps.prepare_front(points), height=3.0), "pareto")
+        keep(drawn(sweeps.draw_front, points, height=3.0), "pareto")
     trained = {
         name: histories
         for name, group in by_method(subjects).items()
@@ -82,13 +82,14 @@ def write_figures(
     return written
 
 
-def _points(subjects: Sequence[Subject]) -> dict[str, list[tuple[float, float]]]:
+def _points(subjects: Sequence[Subject]) -> dict[str, list[sweeps.Point]]:
     """Return the accuracy and ECE of each network by method, with and without post-hoc calibration."""
-    points: dict[str, list[tuple[float, float]]] = {}
+    points: dict[str, list[sweeps.Point]] = {}
     for one in records(subjects):
         if {"accuracy", "ece"} <= one.result.estimates.keys():
             after = "" if one.posthoc == NONE else f" + {one.posthoc}"
-            points.setdefault(f"{one.method}{after}", []).append((one.result["accuracy"], one.result["ece"]))
+            point = sweeps.Point(one.result["accuracy"], one.result["ece"])
+            points.setdefault(f"{one.method}{after}", []).append(point)
     return points
 
 

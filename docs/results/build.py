@@ -949,9 +949,9 @@ def _pareto(study: Study) -> object:
     shown = {}
     for method in study.methods:
         rows = study.of(method)
-        shown[method] = [(row.result.get("accuracy") or 0.0, row.result.get("ece") or 0.0) for row in rows]
+        shown[method] = [sweeps.Point(row.result.get("accuracy") or 0.0, row.result.get("ece") or 0.0) for row in rows]
     drawn, (ax,) = canvas(width=7.0, height=4.5)
-    sweeps.draw_front(sweeps.prepare_front(shown), ax)
+    sweeps.draw_front(shown, ax)
     return drawn
 
 

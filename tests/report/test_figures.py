@@ -13,7 +13,8 @@ from acls.metrics import ClasswiseBins, Suite
 from acls.metrics.distributions import wilson
 from acls.report.figures import regulariser, reliability, sweeps
 from acls.report.figures.reliability import smooth_curve
-from acls.report.figures.style import canvas, save, strip_under
+from acls.report.figures.style import canvas, save
+from acls.study.advisor import unbeaten
 from tests.report.made import confidences, predictions
 
 
@@ -45,7 +46,7 @@ def prepared(suite):
             sweeps.draw_grid,
             sweeps.prepare_grid({(0.0, 0.0): [0.05], (0.1, 0.0): [0.02], (0.1, 0.01): [0.03]}),
         ),
-        "pareto": (sweeps.draw_front, sweeps.prepare_front({"CE": [(0.9, 0.05)], "ACLS": [(0.91, 0.02)]})),
+        "pareto": (sweeps.draw_front, {"CE": [sweeps.Point(0.9, 0.05)], "ACLS": [sweeps.Point(0.91, 0.02)]}),
     }
 
 
@@ -99,7 +100,7 @@ def test_reliability_is_the_oracles_bins(p, suite):
 
 def test_a_bar_is_as_tall_as_its_accuracy_and_the_gap_ends_at_the_confidence(suite):
     data = reliability.prepare(suite.bins.reliability())
-    _, (ax, strip) = strip_under()
+    _, (ax, strip) = canvas(2, 1, height_ratios=(4, 1))
     reliability.draw(data, ax, strip)
     bars, gaps = ax.containers[:2]
     assert [bar.get_height() for bar in bars] == pytest.approx([row.accuracy for row in data.rows])
@@ -220,22 +221,21 @@ def test_the_heat_map_finds_the_least_and_leaves_holes():
     found = sweeps.prepare_grid({(0.1, 0.0): [0.02, 0.04], (0.0, 0.0): [0.05], (0.1, 0.01): [0.02]})
     assert found.first == [0.0, 0.1]
     assert found.second == [0.0, 0.01]
-    assert found.values == [[0.05, None], [pytest.approx(0.03), 0.02]]
+    np.testing.assert_allclose(found.values, [[0.05, np.nan], [0.03, 0.02]])
     assert found.best() == (1, 1)
 
 
 def test_nothing_on_the_front_is_beaten_and_all_else_is():
     random = np.random.default_rng(1)
-    points = {f"m{i}": [tuple(pair)] for i, pair in enumerate(random.random((60, 2)).round(1))}
-    found = sweeps.prepare_front(points)
+    points = [sweeps.Point(*pair) for pair in random.random((60, 2)).round(1)]
+    front = unbeaten(points)
 
     def beats(one, other):
         no_worse = one.accuracy >= other.accuracy and one.ece <= other.ece
         return no_worse and (one.accuracy > other.accuracy or one.ece < other.ece)
 
-    unbeaten = {(q.accuracy, q.ece) for q in found.points if not any(beats(o, q) for o in found.points)}
-    assert {(q.accuracy, q.ece) for q in found.front} == unbeaten
-    assert [q.accuracy for q in found.front] == sorted(q.accuracy for q in found.front)
+    assert set(front) == {q for q in points if not any(beats(o, q) for o in points)}
+    assert [q.accuracy for q in front] == sorted(q.accuracy for q in front)
 
 
 @pytest.mark.parametrize("form", ["png", "svg", "pdf"])

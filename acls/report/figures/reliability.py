@@ -15,7 +15,7 @@ from acls.metrics.bins import Reliability, bin_of, edges
 from acls.metrics.cells import Cells
 from acls.metrics.classwise import ClasswiseBins
 from acls.metrics.distributions import wilson
-from acls.report.figures.style import ABOVE, GREY, LEGEND, PALETTE, SMALL, canvas, colour, marker, strip_under, tidy
+from acls.report.figures.style import ABOVE, GREY, LEGEND, PALETTE, SMALL, canvas, colour, marker, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -129,7 +129,7 @@ def plot(found: Reliability, ax: Axes | None = None, *, cells: Cells | None = No
     """Draw the reliability diagram on ``ax``, or on a new figure with a strip of counts. Return figure and axes."""
     strip = None
     if ax is None:
-        _, (ax, strip) = strip_under()
+        _, (ax, strip) = canvas(2, 1, height=4.4, height_ratios=(4, 1))
     draw(prepare(found, cells), ax, strip)
     return cast("Figure", ax.get_figure()), ax
 

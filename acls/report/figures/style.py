@@ -28,27 +28,20 @@ ABOVE: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "fontsiz
 
 
 def canvas(
-    rows: int = 1, columns: int = 1, *, width: float = COLUMN_INCHES, height: float = COLUMN_INCHES
+    rows: int = 1, columns: int = 1, *, width: float = COLUMN_INCHES, height: float = COLUMN_INCHES, **layout: Any
 ) -> tuple[Figure, list[Axes]]:
-    """Return a new figure that pyplot does not track, and its axes row by row."""
+    """Return a new figure that pyplot does not track, and its axes row by row. See ``Figure.subplots`` for the rest."""
     figure_module = require("matplotlib.figure", extra="plot")
     figure: Figure = figure_module.Figure(figsize=(width, height), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False)
+    axes = figure.subplots(rows, columns, squeeze=False, **layout)
     return figure, list(axes.flat)
 
 
 def drawn(draw: Callable[[Any, Axes], None], data: Any, **size: float) -> Figure:
     """Return a figure with one axes and the data drawn on it. ``size`` is passed to `canvas`."""
-    figure, (ax,) = canvas(**size)  # type: ignore[arg-type]
+    figure, (ax,) = canvas(**size)
     draw(data, ax)
     return figure
-
-
-def strip_under(height: float = 4.4) -> tuple[Figure, list[Axes]]:
-    """Return a figure with two axes: a large one, and a strip of a quarter of its height below it."""
-    figure, axes = canvas(2, 1, height=height)
-    axes[0].get_subplotspec().get_gridspec().set_height_ratios([4, 1])  # type: ignore[union-attr]
-    return figure, axes
 
 
 def colour(number: int) -> str:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from acls.errors import InputError
 from acls.metrics.catalogue import Metric
@@ -68,16 +72,16 @@ def draw_sweep(data: Sweep, ax: Axes) -> None:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """Mean ECEs, with one row per lambda1 and one column per lambda2. None if there is no run."""
+    """Mean ECEs, with one row per lambda1 and one column per lambda2. NaN if there is no run."""
 
     first: list[float]
     second: list[float]
-    values: list[list[float | None]]
+    values: NDArray[np.float64]
 
     def best(self) -> tuple[int, int]:
         """Return the row and column of the lowest value."""
-        rows = enumerate(self.values)
-        return min((value, i, j) for i, row in rows for j, value in enumerate(row) if value is not None)[1:]
+        row, column = np.unravel_index(np.nanargmin(self.values), self.values.shape)
+        return int(row), int(column)
 
 
 def prepare_grid(runs: Mapping[tuple[float, float], Sequence[float]]) -> HeatMap:
@@ -85,26 +89,24 @@ def prepare_grid(runs: Mapping[tuple[float, float], Sequence[float]]) -> HeatMap
     if not runs:
         raise InputError("a heat map needs at least one run")
     first, second = sorted({a for a, _ in runs}), sorted({b for _, b in runs})
-    values = [[statistics.fmean(runs[a, b]) if runs.get((a, b)) else None for b in second] for a in first]
-    return HeatMap(first, second, values)
+    values = [[statistics.fmean(runs[a, b]) if runs.get((a, b)) else math.nan for b in second] for a in first]
+    return HeatMap(first, second, np.array(values))
 
 
 def draw_grid(data: HeatMap, ax: Axes) -> None:
     """Draw one cell per pair of settings with its value. Lower is darker, and the lowest value has a frame."""
     shown = metric_of("ece")
-    scaled = [[float("nan") if value is None else shown.scale * value for value in row] for row in data.values]
-    found = [value for row in scaled for value in row if value == value]
-    low, high = min(found), max(found)
+    scaled = shown.scale * data.values
+    low, high = np.nanmin(scaled), np.nanmax(scaled)
     ax.imshow(scaled, cmap="cividis", origin="lower", aspect="auto", vmin=low, vmax=high + (low == high))
-    for i, row in enumerate(scaled):
-        for j, value in enumerate(row):
-            if value == value:
-                dark = value < (low + high) / 2
-                ax.text(
-                    j, i, f"{value:.{shown.decimals}f}", ha="center", va="center", fontsize=SMALL,
-                    color="white" if dark else "black", fontweight="bold" if (i, j) == data.best() else "normal",
-                )  # fmt: skip
     y, x = data.best()
+    for (i, j), value in np.ndenumerate(scaled):
+        if not np.isnan(value):
+            ax.text(
+                j, i, f"{value:.{shown.decimals}f}", ha="center", va="center", fontsize=SMALL,
+                color="white" if value < (low + high) / 2 else "black",
+                fontweight="bold" if (i, j) == (y, x) else "normal",
+            )  # fmt: skip
     left, right, bottom, top = x - 0.47, x + 0.47, y - 0.46, y + 0.46
     ax.plot([left, right, right, left, left], [bottom, bottom, top, top, bottom], color="white", linewidth=1.5)
     ax.set_xticks(range(len(data.second)), [f"{value:g}" for value in data.second])
@@ -120,50 +122,37 @@ FEW = 7
 
 @dataclass(frozen=True)
 class Point:
-    """The accuracy and ECE of one run or one epoch."""
+    """The accuracy and ECE of one run."""
 
-    name: str
     accuracy: float
     ece: float
 
 
-@dataclass(frozen=True)
-class Pareto:
-    """All points and the Pareto front: the points that no other point beats in both metrics, by accuracy."""
-
-    points: tuple[Point, ...]
-    front: tuple[Point, ...]
-
-
-def prepare_front(points: Mapping[str, Sequence[tuple[float, float]]]) -> Pareto:
-    """Compute the Pareto front of ``{name: [(accuracy, ece) of each seed]}``."""
-    all_points = tuple(Point(name, *pair) for name, pairs in points.items() for pair in pairs)
-    return Pareto(all_points, unbeaten(all_points))
-
-
-def draw_front(data: Pareto, ax: Axes) -> None:
-    """Draw the points and the Pareto front as steps. Points further right and further down are better."""
-    steps = [(100 * point.accuracy, 100 * point.ece) for point in data.front]
-    ax.step([x for x, _ in steps], [y for _, y in steps], where="pre", color=GREY, linewidth=1, label="front", zorder=1)
-    for number, name in enumerate(dict.fromkeys(point.name for point in data.points)):
-        own = [point for point in data.points if point.name == name]
+def draw_front(data: Mapping[str, Sequence[Measured]], ax: Axes) -> None:
+    """Draw the points of each name and the Pareto front of all. Points further right and further down are better."""
+    front = unbeaten([point for points in data.values() for point in points])
+    ax.step(*_in_percent(front), where="pre", color=GREY, linewidth=1, label="front", zorder=1)
+    for number, (name, points) in enumerate(data.items()):
         ax.plot(
-            [100 * point.accuracy for point in own], [100 * point.ece for point in own], linestyle="none",
-            color=colour(number), marker=marker(number), markersize=5, markeredgecolor="white", markeredgewidth=0.4,
-            label=name,
+            *_in_percent(points), linestyle="none", color=colour(number), marker=marker(number), markersize=5,
+            markeredgecolor="white", markeredgewidth=0.4, label=name,
         )  # fmt: skip
     ax.set(xlabel="accuracy %  →  better", ylabel="ECE %  →  worse")
     ax.set_ylim(bottom=0)
     ax.margins(x=0.08)
-    many = len({point.name for point in data.points}) > FEW
-    beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)} if many else {}
+    beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)} if len(data) > FEW else {}
     ax.legend(fontsize=SMALL, **LEGEND, **beside)
     tidy(ax)
 
 
+def _in_percent(points: Sequence[Measured]) -> tuple[list[float], list[float]]:
+    """Return the accuracies and the ECEs."""
+    return [100 * point.accuracy for point in points], [100 * point.ece for point in points]
+
+
 def save_front(name: str, points: Sequence[Measured], path: str | Path) -> None:
     """Save a figure of the Pareto front of the epochs or trials of one name."""
-    save(drawn(draw_front, prepare_front({name: [(one.accuracy, one.ece) for one in points]})), path)
+    save(drawn(draw_front, {name: points}), path)
 
 
 History = Sequence[Mapping[str, float]]
