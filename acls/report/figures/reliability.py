@@ -129,7 +129,7 @@ def plot(found: Reliability, ax: Axes | None = None, *, cells: Cells | None = No
     """Draw the reliability diagram on ``ax``, or on a new figure with a strip of counts. Return figure and axes."""
     strip = None
     if ax is None:
-        _, (ax, strip) = canvas(2, 1, height=4.4, height_ratios=(4, 1))
+        _, (ax, strip) = canvas(2, 1, height=4.7, height_ratios=(4, 1))
     draw(prepare(found, cells), ax, strip)
     return cast("Figure", ax.get_figure()), ax
 

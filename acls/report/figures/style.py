@@ -39,7 +39,7 @@ def canvas(
 
 def drawn(draw: Callable[[Any, Axes], None], data: Any, **size: float) -> Figure:
     """Return a figure with one axes and the data drawn on it. ``size`` is passed to `canvas`."""
-    figure, (ax,) = canvas(**size)
+    figure, (ax,) = canvas(**size)  # type: ignore[arg-type]
     draw(data, ax)
     return figure
 
