@@ -30,7 +30,6 @@ from acls.storage import write_text
 from acls.study import runs
 from acls.study.engine import Engine
 from acls.study.methods import method_of
-from acls.study.ranking import resamples_of
 from acls.study.store import Row, RunFiles, Store, file_name
 from acls.train import RunFolder
 from acls.train.evaluate import open_weights
@@ -135,8 +134,8 @@ class Study:
         central = torch.tensor([0.025, 0.975], dtype=torch.float64)
         ends = {name: values.quantile(central).tolist() for name, values in drawn.items()}
         new = {name: Estimate(found["metrics"][name], None, *ends.get(name, ())) for name in ("ece", "aece")}
-        details, kept = row.result.details, resamples_of(row)
-        if details is not None and kept is not None:
+        details, kept = row.result.details, row.result.details.resamples
+        if kept is not None:
             others = {name: values for name, values in kept.metrics.items() if name not in new}
             details = replace(details, resamples=Resampled({**others, **drawn}, kept.units))
         result = replace(row.result, estimates={**row.result.estimates, **new}, floors={}, details=details)

@@ -127,9 +127,8 @@ class Counts:
             if suite.n
         }
         whole = self._result(self.suite, self.blocks, max(replicates, FEW_DRAWS), intervals=replicates > 0)
-        details = None
-        if self.detailed:
-            details = Details(self.mistakes, None if self.blocks is None else resample(self.blocks), self.meta)
+        resamples = resample(self.blocks) if self.detailed and self.blocks is not None else None
+        details = Details(self.mistakes, resamples, self.meta)
         return replace(whole, groups=groups, rows=self.rows, has_images=self.has_images, details=details)
 
     @property

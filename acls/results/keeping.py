@@ -44,7 +44,7 @@ def fingerprint(file: Path) -> str:
 
 def save(result: Result, file: Path, key: str) -> None:
     """Write a result with its sums, resamples and mistakes; ``key`` identifies the predictions."""
-    details = result.details or Details()
+    details = result.details
     suite = None if result.suite is None else replace(result.suite, redraws=None)  # not needed: the p-value is known
     tensors = {} if suite is None else {f"suite/{name}": part for name, part in suite.tensors().items()}
     if details.resamples is not None:

@@ -18,6 +18,7 @@ from acls.shown import Shown
 
 LEVEL = 0.05
 """Significance level: a p-value below it counts as more than chance."""
+_ESTIMATED = ("value", "debiased", "low", "high")
 _PARTS = ("n", "debiased", "intervals", "floors", "bounds", "tests", "verdict", "unit", "notes", "groups")
 
 
@@ -45,8 +46,8 @@ class Result(Shown):
     """The same sums by blocks of units, if two models are to be compared on the same samples."""
     labels: int | None = field(default=None, repr=False, compare=False)
     """A hash of the labels in order: it is equal for the same samples."""
-    details: Details | None = field(default=None, repr=False, compare=False)
-    """Additional data for a page and a ranking, if it was requested."""
+    details: Details = field(default_factory=Details, repr=False, compare=False)
+    """Additional data for a page and a ranking; empty if it was not requested."""
     kind: str = field(default="", compare=False)
     """The kind of the scores: logits, probs, log_probs or triples."""
     rows: int = field(default=0, compare=False)
@@ -102,14 +103,16 @@ class Result(Shown):
         shown = [CATALOGUE[name].phrase(self[name]) for name in names(1, among=self.estimates)]
         return f"Result(n={self.n}, {', '.join(shown)})"
 
-    def to_frame(self) -> Any:
-        """Return a pandas DataFrame: a row per metric with value, debiased estimate, interval ends and noise floor."""
-        rows = {
-            name: (one.value, one.debiased, one.low, one.high, self.get(f"{name}_floor"))
+    def numbers(self) -> dict[str, dict[str, float | None]]:
+        """Return value, debiased estimate, interval ends and noise floor of every metric; None where there is none."""
+        return {
+            name: {part: getattr(one, part) for part in _ESTIMATED} | {"floor": self.get(f"{name}_floor")}
             for name, one in self.estimates.items()
         }
-        columns = ["value", "debiased", "low", "high", "floor"]
-        frame: Any = require("pandas", extra="frames").DataFrame.from_dict(rows, orient="index", columns=columns)
+
+    def to_frame(self) -> Any:
+        """Return a pandas DataFrame: a row per metric with value, debiased estimate, interval ends and noise floor."""
+        frame: Any = require("pandas", extra="frames").DataFrame.from_dict(self.numbers(), orient="index")
         return frame.astype(float).rename_axis("metric")
 
     def plot(self, ax: Any = None) -> Any:
@@ -183,12 +186,5 @@ class Record:
 
     def as_json(self) -> dict[str, Any]:
         """Return a plain object: ``metrics`` has the numbers by name, as in 0.1.0, and ``result`` the whole result."""
-        numbers = {
-            name: {
-                **{part: getattr(one, part) for part in ("value", "debiased", "low", "high")},
-                "floor": self.result.get(f"{name}_floor"),
-            }
-            for name, one in self.result.estimates.items()
-        }
         about = {name: value for name, value in vars(self).items() if name != "result"}
-        return {**about, "n": self.n, "metrics": numbers, "result": self.result.as_json()}
+        return {**about, "n": self.n, "metrics": self.result.numbers(), "result": self.result.as_json()}

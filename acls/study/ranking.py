@@ -20,7 +20,6 @@ from acls.metrics.distributions import LEVEL as CONFIDENCE
 from acls.metrics.distributions import holm, normal_quantile
 from acls.metrics.significance import Ranking, SeedDifference, all_against, compare, over_seeds, ranking
 from acls.results import LEVEL, Record, Result
-from acls.results.details import Resampled
 
 Methods = Mapping[str, Mapping[int, Record]]
 """Records by method and seed."""
@@ -140,11 +139,6 @@ def _values(records: Iterable[Record], metric: str, debiased: bool) -> dict[int,
     return {seed: some[metric] for seed, some in known.items() if math.isfinite(some.get(metric, math.nan))}
 
 
-def resamples_of(record: Record) -> Resampled | None:
-    """Return the resamples of a record, or None."""
-    return None if record.result.details is None else record.result.details.resamples
-
-
 def _on_samples(mine: Result, theirs: Result, level: float) -> dict[str, SeedDifference]:
     """Compare two files of predictions on their samples; return nothing if the needed sums were not kept."""
     if mine.suite is None or theirs.suite is None or mine.blocks is None or theirs.blocks is None:
@@ -161,7 +155,7 @@ def _deviation(pairs: Sequence[tuple[Record, Record]], metric: str) -> float:
     """Return the standard deviation over test samples of the mean difference of two methods, paired by seed."""
     total = torch.zeros(())
     for pair in pairs:
-        mine, theirs = (resamples_of(record) for record in pair)
+        mine, theirs = (record.result.details.resamples for record in pair)
         if mine is None or theirs is None or metric not in mine.metrics or metric not in theirs.metrics:
             return _own_deviation(pairs, metric)
         if not torch.equal(mine.units, theirs.units):

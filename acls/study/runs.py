@@ -246,8 +246,7 @@ def detailed(folder: str | Path, rows: Iterable[Row]) -> list[Row]:
     """
     found, test = [], lru_cache(1)(RunFiles.test)
     for row in rows:
-        run = RunFiles(Path(folder), row.run)
-        result = replace(row.result, details=None)
+        run, result = RunFiles(Path(folder), row.run), row.result
         if row.run and run.has_outputs():
             new = _measured(run, row.posthoc, test)
             result = replace(result, suite=new.suite, details=new.details, labels=new.labels, unit=new.unit)

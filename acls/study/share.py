@@ -27,7 +27,6 @@ from acls.results.details import Details
 from acls.results.keeping import save
 from acls.shown import Shown
 from acls.storage import load_tensors, save_tensors
-from acls.study.ranking import resamples_of
 from acls.study.runs import detailed, refuse_other_settings
 from acls.study.store import MAPS, OUTPUTS, STORE, Row, RunFiles, Store, calibrator_file, kept_file, shared_files
 from acls.train.folder import ENVIRONMENT, METRICS, RECIPE, SUMMARY
@@ -190,7 +189,7 @@ def _of_maps(p: Predictions) -> dict[str, float]:
 
 
 def _resamples(row: Row) -> bytes | None:
-    resamples = resamples_of(row)
+    resamples = row.result.details.resamples
     if resamples is None:
         return None
     with tempfile.TemporaryDirectory() as folder:

@@ -215,14 +215,14 @@ class RunFiles:
         found = Predictions.load(self.study / OUTPUTS, ignore_index=None, **shared["columns"])
         return replace(found, meta=shared["meta"])
 
-    def kept(self, posthoc: str) -> Details | None:
-        """Return the details that were stored for outputs that were not shared."""
+    def kept(self, posthoc: str) -> Details:
+        """Return the details that were stored for outputs that were not shared; empty if there are none."""
         found = self._loaded(kept_file(posthoc), restore)
         if found is not None:
             return found.details
         old = self.path / "resamples" / f"{file_name(posthoc)}.safetensors"  # as version 0.1.0 shared it
         if not old.is_file():
-            return None
+            return Details()
         tensors, _ = load_tensors(old)
         return Details(resamples=Resampled(tensors, tensors.pop("units")))
 

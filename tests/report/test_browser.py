@@ -12,6 +12,7 @@ from acls.report.page.build import write
 from acls.report.page.diagram_data import OFFERED
 from acls.report.page.sources import of_file, of_run
 from acls.report.page.subjects import named
+from acls.results.details import Details
 from tests.report.chromium import FLAGS, find_or_install
 from tests.report.made import predictions, run, subject
 
@@ -317,7 +318,7 @@ def test_without_scripts_the_verdict_and_the_tables_are_there(open_page):
 
 
 def test_networks_without_outputs_show_their_numbers(browser, subjects, tmp_path):
-    without = replace(subjects[2].as_is.result, suite=None, details=None)
+    without = replace(subjects[2].as_is.result, suite=None, details=Details())
     bare = replace(subjects[2], states=(replace(subjects[2].as_is, result=without),))
     write([bare], tmp_path / "bare.html", ranked=[])
     page = browser.new_page()

@@ -21,8 +21,8 @@ from acls.report.page.build import embedded, render, results, write
 from acls.report.page.diagram_data import OFFERED, binned, by_class
 from acls.report.page.overview import conclusions, decisions
 from acls.report.page.pictures import LARGEST, data_address, encode, of_files
-from acls.report.page.sources import KEPT, cross_fitted, mapped, of_file, of_path, of_run, of_study
-from acls.report.page.subjects import named, rank_subjects, scaled, told_apart
+from acls.report.page.sources import KEPT, cross_fitted, of_file, of_path, of_run, of_study
+from acls.report.page.subjects import Subject, named, rank_subjects, told_apart
 from acls.results import Record, Result, evaluate, recommend
 from acls.results.details import MISTAKES
 from acls.study.store import Row, Store
@@ -96,7 +96,7 @@ def test_cross_fitting_scales_each_half_by_the_temperature_of_the_other():
     p = predictions(n=8000, sharpness=1.0)
     sharper = torch.where(torch.arange(8000)[:, None] % 2 == 1, 3 * p.scores, p.scores)
     after, t = cross_fitted([replace(p, scores=sharper)])
-    scaled = after(replace(p, scores=sharper), 0).log_probs()
+    scaled = next(after).log_probs()
     divided_by = ((sharper[:, 0] - sharper[:, 1]) / (scaled[:, 0] - scaled[:, 1])).tolist()
     assert divided_by[0::2] == pytest.approx([3.0] * 4000, rel=0.1)
     assert divided_by[1::2] == pytest.approx([1.0] * 4000, rel=0.1)
@@ -109,7 +109,7 @@ def test_a_row_has_no_say_in_its_own_temperature():
     changed = replace(p, labels=torch.where(torch.arange(200) % 2 == 0, (p.labels + 1) % 4, p.labels))
     otherwise, _ = cross_fitted([changed])
     even, odd = slice(0, None, 2), slice(1, None, 2)
-    one, other = after(p, 0).log_probs(), otherwise(p, 0).log_probs()
+    one, other = next(after).log_probs(), next(otherwise).log_probs()
     assert torch.equal(one[even], other[even])
     assert not torch.allclose(one[odd], other[odd])
 
@@ -120,10 +120,7 @@ def test_slices_are_cross_fitted_as_the_whole(folder):
     whole, t = cross_fitted([p])
     sliced, same = cross_fitted(open_batches(path, rows=70))
     assert same == pytest.approx(t)
-    both = [
-        evaluate(mapped(batches, after)).suite.bins.ece
-        for batches, after in (([p], whole), (open_batches(path, rows=70), sliced))
-    ]
+    both = [evaluate(after).suite.bins.ece for after in (whole, sliced)]
     assert both[0] == pytest.approx(both[1], abs=1e-9)
 
 
@@ -134,7 +131,7 @@ def test_the_halves_are_subsampled_in_bounded_memory_but_the_temperature_is_that
     monkeypatch.setattr("acls.report.page.sources.KEPT", 4 * 1000)
     part, same = cross_fitted([p[start : start + 500] for start in range(0, 4000, 500)])
     assert same == pytest.approx(t, rel=1e-6)
-    near, exact = (after(p, 0).log_probs().exp() for after in (part, whole))
+    near, exact = (Predictions.concat(list(after)).log_probs().exp() for after in (part, whole))
     assert not torch.equal(near, exact)
     assert torch.allclose(near, exact, atol=0.15)
     assert KEPT * 4 <= 2**26
@@ -152,9 +149,10 @@ def test_report_and_calibrate_find_the_same_temperature_of_a_large_file(tmp_path
 
 def test_a_temperature_is_found_on_the_page_whatever_its_settings():
     """`--posthoc "temperature(objective=ece)"` once had a temperature of null."""
-    states = [Record("CE", 1, name, Result(1, {}), {}) for name in ("none", "ETS", "Temperature(objective=ece)")]
-    assert scaled(states) is states[2]
-    assert scaled(states[:2]) is None
+    names = ("none", "ETS", "Temperature(objective=ece)")
+    states = tuple(Record("CE", 1, name, Result(1, {}), {}) for name in names)
+    assert Subject("", states).scaled is states[2]
+    assert Subject("", states[:2]).scaled is None
 
 
 def test_the_worst_mistakes_are_the_most_confident_ones_across_slices():

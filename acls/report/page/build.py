@@ -108,7 +108,8 @@ def render(
     """Return the HTML of the page."""
     if not subjects:
         raise InputError("a page needs at least one run or file")
-    script, style, frame = (_resource(name) for name in ("page.js", "page.css", "page.html"))
+    page = files("acls.report.page")
+    script, style, frame = ((page / name).read_text(encoding="utf-8") for name in ("page.js", "page.css", "page.html"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     groups = by_protocol(records(subjects))
     now, sentences = datetime.now(UTC), conclusions(subjects, ranked)
@@ -142,10 +143,6 @@ def embedded(value: Any) -> str:
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
-
-
-def _resource(name: str) -> str:
-    return (files("acls.report.page") / name).read_text(encoding="utf-8")
 
 
 def _sentences(sentences: Sequence[str]) -> str:
@@ -222,11 +219,10 @@ def _subject(subject: Subject, most: int, offered: Sequence[int], places: Mappin
 
 def _state(state: Record, subject: Subject, most: int, offered: Sequence[int]) -> dict[str, Any]:
     result, suite = state.result, state.result.suite
-    scaled = state is subject.scaled and subject.temperature is not None
     return {
         "name": state.posthoc,
         "n": result.n,
-        "temperature": short(subject.temperature or 0.0) if scaled else None,
+        "temperature": _finite(subject.temperature) if state is subject.scaled else None,
         "note": "" if state.posthoc == NONE else subject.note,
         "protocol": state.protocol,
         "numbers": {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from acls.options import from_plain
 from acls.predictions import Batches, Columns, Predictions, open_batches
 from acls.recipes import Recipe
 from acls.report.page import pictures
-from acls.report.page.subjects import Subject, scaled
+from acls.report.page.subjects import Subject
 from acls.results import Record, evaluate
 from acls.shapes import IGNORE_INDEX
 from acls.study.methods import restated
@@ -35,9 +36,6 @@ Album = dict[str, "pictures.Picture | None"]
 """The pictures of test parts, by the settings of the data."""
 KEPT = 1 << 24
 """Largest number of scores kept in memory to fit temperatures."""
-
-Map = Callable[[Predictions, int], Predictions]
-"""Calibrates a slice; the second argument is the number of its first row in the data."""
 
 
 class Unfinished(InputError):
@@ -99,10 +97,9 @@ def of_file(
     states, t = [measured(NONE, batches)], None
     if states[0].result.kind != "triples":
         after, t = cross_fitted(batches, ignore_index)
-        states.append(measured("Temperature", mapped(batches, after)))
+        states.append(measured("Temperature", after))
     picture = None if images is None else pictures.of_files(images)
     details = states[0].result.details
-    assert details is not None  # they were requested
     return Subject(
         source=place,
         states=tuple(states),
@@ -148,58 +145,50 @@ def of_study(path: str | Path, rows: Sequence[Row] | None = None) -> list[Subjec
         states = tuple(replace(row, method=method) for row in sorted(cell, key=lambda row: row.posthoc != NONE))
         run, plain = RunFiles(folder, states[0].run), cell[0].settings.get("recipe")
         recipe = run.recipe() or (None if plain is None else from_plain(Recipe, plain))
-        fitted = None if (after := scaled(states)) is None else run.calibrator(after.posthoc)
-        t = float(fitted.temperature) if isinstance(fitted, Temperature) else None
         where, settings = states[0].run or str(folder), json.dumps(cell[0].settings, indent=2)
-        subject = Subject(where, states, t, HELD_OUT, settings=settings, study=str(folder))
-        subjects.append(_of_folder(run, recipe, subject, album))
+        subject = Subject(where, states, note=HELD_OUT, settings=settings, study=str(folder))
+        fitted = None if subject.scaled is None else run.calibrator(subject.scaled.posthoc)
+        t = float(fitted.temperature) if isinstance(fitted, Temperature) else None
+        subjects.append(_of_folder(run, recipe, replace(subject, temperature=t), album))
     return subjects
 
 
 def _of_folder(run: RunFiles, recipe: Recipe | None, subject: Subject, album: Album) -> Subject:
     """The subject with what a run's folder tells beside its outputs."""
-    details, units = subject.as_is.result.details, [one.unit for one in subject.mistakes]
+    units = [one.unit for one in subject.mistakes]
     data = "" if recipe is None else repr(recipe.data)
     if units and data not in album:  # once for all the runs on the same data
         album[data] = None if recipe is None else pictures.of_recipe(recipe)
-    environment = _parsed(run.text(ENVIRONMENT))
     return replace(
         subject,
-        names=_names({} if details is None else details.meta),
+        names=_names(subject.as_is.result.details.meta),
         pictures=pictures.addresses(album[data], units) if units else {},
         history=tuple(run.history()),
         settings=run.text(RECIPE) or subject.settings,
-        environment=environment if isinstance(environment, dict) else {},
+        environment=_parsed(run.text(ENVIRONMENT), dict),
         recipe=recipe,
     )
 
 
 def _names(meta: Mapping[str, str]) -> tuple[str, ...]:
-    names = _parsed(meta.get("classes", ""))
-    return tuple(map(str, names)) if isinstance(names, list) else ()
+    return tuple(map(str, _parsed(meta.get("classes", ""), list)))
 
 
-def _parsed(text: str) -> Any:
-    """What a text says in JSON; None where it is none."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None
+def _parsed(text: str, kind: type) -> Any:
+    """What a text says in JSON; empty where it is none, or of another kind."""
+    with suppress(ValueError):
+        if isinstance(found := json.loads(text), kind):
+            return found
+    return kind()
 
 
 # -- temperature scaling of a file where no other data is at hand, in bounded memory -----------------------------------
 
 
-def mapped(batches: Iterable[Predictions], after: Map) -> Iterator[Predictions]:
-    """The slices of a data set after a map."""
-    first = 0
-    for p in batches:
-        yield after(p, first)
-        first += len(p)
-
-
-def cross_fitted(batches: Iterable[Predictions], ignore_index: int = IGNORE_INDEX) -> tuple[Map, float]:
-    """Return a map that scales each half by the temperature of the other half, and the temperature of all rows.
+def cross_fitted(
+    batches: Iterable[Predictions], ignore_index: int = IGNORE_INDEX
+) -> tuple[Iterator[Predictions], float]:
+    """Return the slices with each half scaled by the temperature of the other half, and the temperature of all rows.
 
     The halves are the rows, or the images, with even and odd numbers, so no row influences its own temperature. With
     more than `KEPT` scores, a half's temperature is fitted to an even subsample. The temperature of all rows is always
@@ -213,11 +202,14 @@ def cross_fitted(batches: Iterable[Predictions], ignore_index: int = IGNORE_INDE
     of_the_other = torch.tensor([fitted(logits[half == one], labels[half == one]) for one in (1, 0)])
     streamed = Passes(lambda: ((p.logits(), p.labels, torch.ones(len(p))) for p in batches))
 
-    def after(p: Predictions, first: int) -> Predictions:
-        t = of_the_other[_halves(p, first)]
-        return replace(p, scores=(p.logits() / t[:, None]).log_softmax(1), kind="log_probs")
+    def after() -> Iterator[Predictions]:
+        first = 0
+        for p in batches:
+            t = of_the_other[_halves(p, first)]
+            yield replace(p, scores=(p.logits() / t[:, None]).log_softmax(1), kind="log_probs")
+            first += len(p)
 
-    return after, fitted(logits, labels) if stride == 1 else fitted(streamed)
+    return after(), fitted(logits, labels) if stride == 1 else fitted(streamed)
 
 
 def _held(batches: Iterable[Predictions], ignore_index: int) -> tuple[Tensor, Tensor, Tensor, int]:

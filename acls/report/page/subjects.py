@@ -6,7 +6,7 @@ Networks with the same name are always seeds of one method.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
@@ -71,8 +71,7 @@ class Subject:
 
     @property
     def mistakes(self) -> tuple[Mistake, ...]:
-        details = self.as_is.result.details
-        return () if details is None else details.mistakes
+        return self.as_is.result.details.mistakes
 
     def plain(self) -> dict[str, Any]:
         """Return a short description of the network, for JSON."""
@@ -81,13 +80,8 @@ class Subject:
 
     @property
     def scaled(self) -> Record | None:
-        """Return the state after temperature scaling, or None."""
-        return scaled(self.states)
-
-
-def scaled(states: Iterable[Record]) -> Record | None:
-    """Return the first state after temperature scaling, whatever its settings, or None."""
-    return next((state for state in states if state.posthoc.partition("(")[0] == Temperature.__name__), None)
+        """Return the first state after temperature scaling, whatever its settings, or None."""
+        return next((state for state in self.states if state.posthoc.partition("(")[0] == Temperature.__name__), None)
 
 
 def records(subjects: Sequence[Subject]) -> list[Record]:
