@@ -72,13 +72,9 @@ def write_figures(
     points = _points(subjects)
     if len(points) > 1:
         keep(drawn(sweeps.draw_front, points, height=3.0), "pareto")
-    trained = {
-        name: histories
-        for name, group in by_method(subjects).items()
-        if (histories := [one.history for one in group if one.history])
-    }
-    if trained:
-        keep(drawn(sweeps.draw_epochs, sweeps.prepare_epochs(trained), height=2.6), "epochs")
+    if trained := by_method([one for one in subjects if one.history]):
+        histories = {name: [one.history for one in group] for name, group in trained.items()}
+        keep(drawn(sweeps.draw_epochs, sweeps.prepare_epochs(histories), height=2.6), "epochs")
     return written
 
 

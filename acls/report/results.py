@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from acls.errors import InputError
-from acls.metrics.catalogue import CATALOGUE, metric, names
-from acls.metrics.significance import Difference, SeedDifference
+from acls.metrics.catalogue import CATALOGUE, Metric, metric, names
+from acls.metrics.estimates import Estimate
+from acls.metrics.significance import Difference, Floor, SeedDifference
 from acls.report.tables import Mark, Table, spread
 from acls.results import LEVEL, Advice, Differences, Record, Result, show_p
 from acls.results.recommending import AS_IT_IS
@@ -70,14 +71,8 @@ def metric_table(result: Result) -> Table:
     table = Table(titles, optional=("95 % of floors", "noise floor"))
     for name in names(3, among=result.estimates):
         one, floor, shown = result.estimates[name], result.floors.get(name), metric(name)
-        table.add(
-            shown.title,
-            shown.show(one.value),
-            shown.show(one.debiased),
-            _range(name, result.intervals.get(name)),
-            "" if floor is None else shown.show(floor.mean),
-            "" if floor is None else _range(name, (floor.low, floor.high)),
-        )
+        value, debiased, mean = map(shown.show, (one.value, one.debiased, floor and floor.mean))
+        table.add(shown.title, value, debiased, _range(name, one), mean, _range(name, floor))
     return table
 
 
@@ -96,9 +91,8 @@ def comparison_table(first: Result, other: Result, compared: Mapping[str, Differ
     table = Table(["metric", "first", "this", "difference", "95 % interval", "p"], optional=("first", "this"))
     for name in names(3, among=compared):
         one, shown = compared[name], metric(name)
-        ends = None if one.low is None or one.high is None else (one.low, one.high)
         cells = (shown.show(first.get(name)), shown.show(other.get(name)), shown.show(one.difference, sign=True))
-        table.add(shown.title, *cells, _range(name, ends), _p(one.p))
+        table.add(shown.title, *cells, _range(name, one), _p(one.p))
     return table
 
 
@@ -120,18 +114,15 @@ def judged_table(advice: Advice) -> Table:
     before = advice.candidates[0].judgement.before
     table.add(AS_IT_IS, nll.show(before.nll), "", "", ece.show(before.ece))
     for one in advice.candidates:
-        found = one.judgement
-        table.add(
-            one.name,
-            nll.show(found.after.nll),
-            nll.show(found.after.nll - found.before.nll, sign=True),
-            nll.show(found.nll_change_se),
-            ece.show(found.after.ece),
-            ece.show(found.after.ece - found.before.ece, sign=True),
-            ece.show(found.ece_change_se),
-            "use" if one.use else "unfit" if one.doubts else "keep as it is",
-        )
+        found, advised = one.judgement, "use" if one.use else "unfit" if one.doubts else "keep as it is"
+        by_nll = _change(nll, found.before.nll, found.after.nll, found.nll_change_se)
+        by_ece = _change(ece, found.before.ece, found.after.ece, found.ece_change_se)
+        table.add(one.name, *by_nll, *by_ece, advised)
     return table
+
+
+def _change(shown: Metric, before: float, after: float, error: float) -> tuple[str, str, str]:
+    return shown.show(after), shown.show(after - before, sign=True), shown.show(error)
 
 
 def tested_table(results: Mapping[str, Result], changes: Differences) -> Table:
@@ -209,7 +200,7 @@ def baseline_table(ranked: Ranked) -> Table:
     value = "debiased" if ranked.debiased else "value"
     table = Table([f"{shown.title} against {ranked.baseline}", value, "difference", "95 % interval", "p"])
     for name, found in sorted(compared.items(), key=lambda one: shown.sign * means[one[0]]):
-        worth = _range(ranked.metric, (found.low, found.high)), _p(found.p)
+        worth = _range(ranked.metric, found), _p(found.p)
         known = (_few(found), "") if math.isinf(found.low) else worth
         table.add(name, shown.show(means[name]), shown.show(found.value, sign=True), *known)
     return table
@@ -313,8 +304,8 @@ def _cells(columns: Iterable[str], result: Result) -> list[str]:
         shown = metric(name)
         cells.append(shown.show(result.get(name)))
         if name == "ece":
-            debiased, ends = result.debiased.get(name), _range(name, result.intervals.get(name))
-            cells += [shown.show(debiased), ends, shown.show(result.get("ece_floor"))]
+            ends = _range(name, result.estimates.get(name))
+            cells += [shown.show(result.debiased.get(name)), ends, shown.show(result.get("ece_floor"))]
     return cells
 
 
@@ -322,8 +313,11 @@ def _p(p: float | None) -> str:
     return show_p(p).removeprefix("= ")
 
 
-def _range(name: str, ends: tuple[float, float] | None) -> str:
-    return "" if ends is None else f"{metric(name).show(ends[0])} .. {metric(name).show(ends[1])}"
+def _range(name: str, found: Estimate | Floor | Difference | SeedDifference | None) -> str:
+    """Return the ends of an interval; empty if there is none."""
+    if found is None or found.low is None or found.high is None:
+        return ""
+    return f"{metric(name).show(found.low)} .. {metric(name).show(found.high)}"
 
 
 def _refuse_mixed(records: Sequence[Record]) -> None:

@@ -18,12 +18,13 @@ from acls.errors import InputError, suggest
 Mark = Literal["best", "second"]
 
 _SIGNS = {"best": "*", "second": "'"}
-_LATEX = {
+_LATEX = str.maketrans({
     "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "<": r"\textless{}",
     ">": r"\textgreater{}", "|": r"\textbar{}", "±": r"$\pm$", "−": "$-$", "≈": r"$\approx$", "→": r"$\to$",
     "λ": r"$\lambda$",
-}  # fmt: skip
+})  # fmt: skip
+"""Of all characters that have a special meaning in LaTeX."""
 
 
 @dataclass
@@ -64,7 +65,8 @@ class Table:
         if width is None or max(map(len, whole.splitlines())) <= width:
             return whole
         hidden = next((title for title in self.optional if title in self.header), None)
-        return whole if hidden is None else self._without(list(self.header).index(hidden)).text(width)
+        shown = [column for column, title in enumerate(self.header) if title != hidden]
+        return whole if hidden is None else self._only(shown).text(width)
 
     def fitted(self, width: int) -> str:
         """Return the table as plain text, or as one paragraph per row if it is wider than ``width``."""
@@ -77,18 +79,13 @@ class Table:
 
     def filled(self) -> Table:
         """Return the table without the columns that are empty in every row."""
-        empty = [k for k in range(len(self.header)) if not any("".join(row[k : k + 1]) for row in self.rows)]
-        return self._without(empty[0]).filled() if empty and self.rows else self
+        filled = [k for k in range(len(self.header)) if any("".join(row[k : k + 1]) for row in self.rows)]
+        return self._only(filled) if self.rows else self
 
-    def _without(self, column: int) -> Table:
-        def cut(cells: Sequence[str]) -> list[str]:
-            return [cell for place, cell in enumerate(cells) if place != column]
-
-        places = {(row, place): mark for (row, place), mark in self.marks.items() if place != column}
-        marks = {(row, place - (place > column)): mark for (row, place), mark in places.items()}
-        sides = self._sides()
-        return Table(cut(self.header), [cut(row) for row in self.rows], sides[:column] + sides[column + 1 :], marks,
-                     self.optional)  # fmt: skip
+    def _only(self, columns: Sequence[int]) -> Table:
+        header, *rows = ([line[k] for k in columns if k < len(line)] for line in (self.header, *self.rows))
+        marks = {(row, columns.index(k)): mark for (row, k), mark in self.marks.items() if k in columns}
+        return Table(header, rows, "".join(self._sides()[k] for k in columns), marks, self.optional)
 
     def _text(self) -> str:
         marked = {column for _, column in self.marks}
@@ -114,7 +111,7 @@ class Table:
 
     def latex(self) -> str:
         """Return a LaTeX tabular for the package booktabs, with the best in bold and the second underlined."""
-        marked = self._marked(r"\textbf{{{}}}", r"\underline{{{}}}", _latex)
+        marked = self._marked(r"\textbf{{{}}}", r"\underline{{{}}}", lambda cell: cell.translate(_LATEX))
         header, *rows = (" & ".join(line) + r" \\" for line in marked)
         lines = [rf"\begin{{tabular}}{{{self._sides()}}}", r"\toprule", header, r"\midrule", *rows]
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
@@ -193,8 +190,3 @@ def paragraph(text: str) -> str:
         joined, min(width(), 110), subsequent_indent="    ", break_on_hyphens=False, break_long_words=False
     )
     return lines.replace("\u00a0", " ")
-
-
-def _latex(text: str) -> str:
-    """Escape all characters that have a special meaning in LaTeX."""
-    return re.sub("[" + re.escape("".join(_LATEX)) + "]", lambda found: _LATEX[found[0]], text)

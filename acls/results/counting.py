@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,13 +17,10 @@ from acls.metrics.bins import BINS
 from acls.metrics.estimates import Estimate, estimates
 from acls.metrics.protocols import Meter, Protocol
 from acls.metrics.significance import REPLICATES, calibration
-from acls.metrics.tally import Tally
 from acls.predictions import Columns, Predictions, Source, slices
 from acls.results.details import Details, Mistake, resample, worst_mistakes
 from acls.results.result import Result
 from acls.shapes import IGNORE_INDEX
-
-T = TypeVar("T", bound=Tally)
 
 FEW_GROUPS = 8
 """Up to this number of groups, noise floors use all draws per group; with more groups, they use `FEW_DRAWS`."""
@@ -53,8 +50,7 @@ class Counts:
     n_classes: int | None = None
     has_images: bool = False
     weighted: bool = False
-    suite: Suite | None = None
-    blocks: Blocks | None = None
+    whole: Counted | None = None
     groups: dict[int, Counted] = field(default_factory=dict)
     group_names: tuple[str, ...] = ()
     labels: int = 0
@@ -80,7 +76,7 @@ class Counts:
             self.mistakes = worst_mistakes(self.mistakes, p, first, self.ignore_index)
             self.meta = p.meta
         found = self._count(p, unit, first=first, keep=self.compare or units or self.detailed, redraw=not units)
-        self.suite, self.blocks = _joined(None if self.suite is None else (self.suite, self.blocks), found)
+        self.whole = _joined(self.whole, found)
         self.rows += len(p)
         if not by_group:
             return
@@ -109,8 +105,7 @@ class Counts:
             rows=self.rows + other.rows,
             has_images=self.has_images or other.has_images,
             weighted=self.weighted or other.weighted,
-            suite=_sum(self.suite, other.suite),
-            blocks=_sum(self.blocks, other.blocks),
+            whole=self.whole if other.whole is None else _joined(self.whole, other.whole),
             groups=groups,
             group_names=named,
             labels=(self.labels + other.labels) % 2**64,
@@ -118,7 +113,7 @@ class Counts:
 
     def result(self, *, replicates: int = REPLICATES) -> Result:
         """Compute the result; ``replicates``: draws for floors and tests, at least 200; 0 means no intervals."""
-        if self.suite is None or self.suite.n == 0:
+        if self.whole is None or self.whole[0].n == 0:
             raise InputError("there are no labelled rows to evaluate")
         draws = FEW_DRAWS if len(self.groups) > FEW_GROUPS else REPLICATES
         groups = {
@@ -126,8 +121,8 @@ class Counts:
             for code, (suite, blocks) in sorted(self.groups.items())
             if suite.n
         }
-        whole = self._result(self.suite, self.blocks, max(replicates, FEW_DRAWS), intervals=replicates > 0)
-        resamples = resample(self.blocks) if self.detailed and self.blocks is not None else None
+        whole = self._result(*self.whole, max(replicates, FEW_DRAWS), intervals=replicates > 0)
+        resamples = resample(whole.blocks) if self.detailed and whole.blocks is not None else None
         details = Details(self.mistakes, resamples, self.meta)
         return replace(whole, groups=groups, rows=self.rows, has_images=self.has_images, details=details)
 
@@ -242,11 +237,9 @@ def measure(
 
 
 def _joined(before: Counted | None, more: Counted) -> Counted:
-    return more if before is None else (before[0] + more[0], _sum(before[1], more[1]))
-
-
-def _sum(one: T | None, other: T | None) -> T | None:
-    return None if one is None or other is None else one + other
+    if before is None:
+        return more
+    return before[0] + more[0], None if before[1] is None or more[1] is None else before[1] + more[1]
 
 
 def _hash(labels: Tensor, first: int) -> int:

@@ -31,7 +31,8 @@ def study(shifts, seeds=4, n=1500):
 def test_pairing_narrows_the_interval_and_keeps_the_difference():
     rows = study({"a": 1.0, "b": 1.1})
     apart = {
-        name: [replace(row, result=replace(row.result, details=Details())) for row in some] for name, some in rows.items()
+        name: [replace(row, result=replace(row.result, details=Details())) for row in some]
+        for name, some in rows.items()
     }
     loose, tight = (difference(some["a"], some["b"], "ece") for some in (apart, rows))
     means = [statistics.fmean(row.result.estimates["ece"].debiased for row in rows[name]) for name in ("a", "b")]
