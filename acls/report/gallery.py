@@ -11,6 +11,7 @@ from acls.metrics.bins import Reliability
 from acls.report.figures import reliability, sweeps
 from acls.report.figures.style import COLUMN_INCHES, canvas, drawn, save
 from acls.report.page.subjects import Subject, by_method, records
+from acls.report.results import grouped
 from acls.storage import check_output
 from acls.study.runs import NONE
 from acls.study.store import file_name
@@ -80,13 +81,12 @@ def write_figures(
 
 def _points(subjects: Sequence[Subject]) -> dict[str, list[sweeps.Point]]:
     """Return the accuracy and ECE of each network by method, with and without post-hoc calibration."""
-    points: dict[str, list[sweeps.Point]] = {}
-    for one in records(subjects):
-        if {"accuracy", "ece"} <= one.result.estimates.keys():
-            after = "" if one.posthoc == NONE else f" + {one.posthoc}"
-            point = sweeps.Point(one.result["accuracy"], one.result["ece"])
-            points.setdefault(f"{one.method}{after}", []).append(point)
-    return points
+    known = [one for one in records(subjects) if {"accuracy", "ece"} <= one.result.estimates.keys()]
+    groups = grouped(known, lambda one: one.method if one.posthoc == NONE else f"{one.method} + {one.posthoc}")
+    return {
+        name: [sweeps.Point(one.result["accuracy"], one.result["ece"]) for one in group]
+        for name, group in groups.items()
+    }
 
 
 def _suffix(posthoc: str) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from acls.errors import InputError
 from acls.metrics.catalogue import CATALOGUE, Metric, metric, names
@@ -19,6 +19,8 @@ from acls.results.recommending import AS_IT_IS
 from acls.shown import Shown, frame
 from acls.study.ranking import Ranked
 from acls.study.runs import Failed
+
+K, T = TypeVar("K"), TypeVar("T")
 
 COLUMNS = tuple(names(1))
 """Metrics that a table shows by default."""
@@ -279,9 +281,16 @@ def mean_text(records: Iterable[Record], name: str) -> str:
 
 def by_method(records: Sequence[Record]) -> dict[tuple[str, str], list[Record]]:
     """Group records by method and post-hoc method: no post-hoc method first, methods in the given order."""
-    posthocs, groups = list(dict.fromkeys(one.posthoc for one in records)), dict[tuple[str, str], list[Record]]()
-    for one in sorted(records, key=lambda one: posthocs.index(one.posthoc)):
-        groups.setdefault((one.method, one.posthoc), []).append(one)
+    posthocs = list(dict.fromkeys(one.posthoc for one in records))
+    by_posthoc = sorted(records, key=lambda one: posthocs.index(one.posthoc))
+    return grouped(by_posthoc, lambda one: (one.method, one.posthoc))
+
+
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Group items by a key; groups and items keep their order."""
+    groups: dict[K, list[T]] = {}
+    for one in items:
+        groups.setdefault(key(one), []).append(one)
     return groups
 
 

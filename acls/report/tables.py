@@ -144,12 +144,11 @@ class Table:
 
     def _cells(self) -> list[list[tuple[str, Mark | Literal[""]]]]:
         """Return every line, the header first, as texts with marks, padded to the length of the header."""
-        n = len(self.header)
-        lines: list[list[tuple[str, Mark | Literal[""]]]] = [[(cell, "") for cell in self.header]]
-        for number, row in enumerate(self.rows):
-            full = [*row, *[""] * (n - len(row))]
-            lines.append([(cell, self.marks.get((number, column), "")) for column, cell in enumerate(full)])
-        return lines
+        full = ([*row, *[""] * (len(self.header) - len(row))] for row in (self.header, *self.rows))
+        return [  # the header, which has no marks, is line -1
+            [(cell, self.marks.get((number, column), "")) for column, cell in enumerate(line)]
+            for number, line in enumerate(full, -1)
+        ]
 
 
 FORMS: dict[str, Callable[[Table], str]] = {

@@ -292,8 +292,7 @@ def _explained(found: Explanation) -> Parts:
     if not all(one["sums_to_one"] for one in found.methods.values()):
         yield "! does not sum to 1: the gradient does not sum to zero over the classes, and the logits can drift."
     ruled = {method: one for method, one in found.methods.items() if "formula" in one}
-    if len(ruled) < len(found.methods):
-        without = ", ".join(method for method in found.methods if method not in ruled)
+    if without := ", ".join(method for method in found.methods if method not in ruled):
         yield from ("", f"Not functions of a single sample, so not in the table below: {without}.")
     if not ruled:
         return

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-import threading
 import uuid
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import torch
 
 from acls.errors import InputError, require
 from acls.storage import atomic_write
-from acls.study.engine import GRACE, Engine, Lost, cores, threads_each, work_off
+from acls.study.engine import GRACE, Engine, Lost, cores, repeated, threads_each, work_off
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -180,7 +179,6 @@ class _Post:
 def _sending(home: Home, place: Path) -> Iterator[None]:
     """Send files back as they change, and at the end all remaining changes."""
     known = {name: _stamp(file) for name, file in _files(place)}
-    ended = threading.Event()
 
     def send() -> None:
         for name, file in _files(place):
@@ -190,17 +188,10 @@ def _sending(home: Home, place: Path) -> Iterator[None]:
                     home.queue.put((home.number, name, content))
                     known[name] = stamp
 
-    def watch() -> None:
-        while not ended.wait(EVERY):
-            send()
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
     try:
-        yield
+        with repeated(send, EVERY):
+            yield
     finally:
-        ended.set()
-        thread.join()
         send()
         if place.is_dir():
             home.queue.put((home.number, "", [name for name, _ in _files(place)]))

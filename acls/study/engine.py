@@ -233,6 +233,24 @@ def _work(function: Callable[[Any], Any], pipe: connection.Connection, threads: 
             pipe.send_bytes(answer)
 
 
+@contextlib.contextmanager
+def repeated(function: Callable[[], None], seconds: float) -> Iterator[None]:
+    """Call a function every few seconds, in another thread, during the block."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(seconds):
+            function()
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 def threads_each(workers: int, available: int | None = None) -> int:
     """Return the number of threads per worker: OMP_NUM_THREADS, or else its share of the available cores."""
     said = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]

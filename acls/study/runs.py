@@ -11,7 +11,6 @@ import copy
 import json
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -34,7 +33,7 @@ from acls.results import Result, evaluate
 from acls.results.keeping import kept
 from acls.spec import Spec, parse, written
 from acls.storage import hold
-from acls.study.engine import Engine, Local
+from acls.study.engine import Engine, Local, repeated
 from acls.study.methods import decided_by, methods_of
 from acls.study.store import Row, RunFiles, Store, calibrator_file, file_name, kept_file
 from acls.train import Given, RunFolder, TrainingStopped, fit, resume
@@ -157,19 +156,13 @@ class Progress:
             return
         before, text = self.look()  # epochs done before say nothing about the speed and are not counted
         task = bar.add_task(text, total=max(sum(cell.recipe.epochs for cell in self.cells) - before, 1))
-        over = threading.Event()
 
-        def watch() -> None:
-            while not over.wait(EVERY):
-                done, text = self.look()
-                bar.update(task, completed=done - before, description=text)
+        def look_again() -> None:
+            done, text = self.look()
+            bar.update(task, completed=done - before, description=text)
 
-        with bar:
-            threading.Thread(target=watch, daemon=True).start()
-            try:
-                yield
-            finally:
-                over.set()
+        with bar, repeated(look_again, EVERY):
+            yield
 
 
 def epochs_of(metrics: Path) -> int:

@@ -22,6 +22,7 @@ from acls.predictions import Batches, Columns, Predictions, open_batches
 from acls.recipes import Recipe
 from acls.report.page import pictures
 from acls.report.page.subjects import Subject
+from acls.report.results import grouped
 from acls.results import Record, evaluate
 from acls.shapes import IGNORE_INDEX
 from acls.study.methods import restated
@@ -134,9 +135,9 @@ def of_study(path: str | Path, rows: Sequence[Row] | None = None) -> list[Subjec
 
     ``rows`` are the rows of the study with their details, if these are already known.
     """
-    folder, cells = Path(path), dict[tuple[str, str, int | None], list[Row]]()
-    for row in detailed(folder, Store(folder).rows()) if rows is None else rows:
-        cells.setdefault((row.recipe, row.method, row.seed), []).append(row)
+    folder = Path(path)
+    known = detailed(folder, Store(folder).rows()) if rows is None else rows
+    cells = grouped(known, lambda row: (row.recipe, row.method, row.seed))
     if not cells:
         raise Unfinished(f"{path} is the folder of a study that has no finished run yet")
     several, album, subjects = len({recipe for recipe, _, _ in cells}) > 1, Album(), []

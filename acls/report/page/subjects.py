@@ -15,7 +15,7 @@ from acls.calibrators import Temperature
 from acls.errors import InputError
 from acls.options import leaves
 from acls.recipes import Recipe
-from acls.report.results import RANKED
+from acls.report.results import RANKED, grouped
 from acls.results import Record
 from acls.results.details import Mistake
 from acls.study.ranking import Ranked, rank
@@ -91,10 +91,7 @@ def records(subjects: Sequence[Subject]) -> list[Record]:
 
 def by_method(subjects: Sequence[Subject]) -> dict[str, list[Subject]]:
     """Group the subjects by method; after `told_apart`, the subjects of a method are its seeds."""
-    methods: dict[str, list[Subject]] = {}
-    for subject in subjects:
-        methods.setdefault(subject.method, []).append(subject)
-    return methods
+    return grouped(subjects, attrgetter("method"))
 
 
 def same_samples(subjects: Sequence[Subject]) -> bool:
@@ -110,12 +107,7 @@ def same_samples(subjects: Sequence[Subject]) -> bool:
 
 def by_protocol(all_records: Sequence[Record]) -> list[list[Record]]:
     """Group the records by protocol: the metrics in one table must be computed in the same way."""
-    groups: list[list[Record]] = []
-    for record in all_records:
-        same = next((group for group in groups if group[0].protocol == record.protocol), [])
-        groups += [] if same else [same]
-        same.append(record)
-    return groups
+    return list(grouped(all_records, lambda record: repr(sorted(record.protocol.items()))).values())
 
 
 def rank_subjects(subjects: Sequence[Subject]) -> list[Ranked]:
