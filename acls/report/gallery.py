@@ -13,6 +13,7 @@ from acls.report.figures.style import COLUMN_INCHES, canvas, drawn, save
 from acls.report.page.subjects import Subject, by_method, records
 from acls.report.results import grouped
 from acls.storage import check_output
+from acls.study.advisor import Point
 from acls.study.runs import NONE
 from acls.study.store import file_name
 from acls.train import RunFolder, TrainedRun
@@ -79,14 +80,11 @@ def write_figures(
     return written
 
 
-def _points(subjects: Sequence[Subject]) -> dict[str, list[sweeps.Point]]:
+def _points(subjects: Sequence[Subject]) -> dict[str, list[Point]]:
     """Return the accuracy and ECE of each network by method, with and without post-hoc calibration."""
     known = [one for one in records(subjects) if {"accuracy", "ece"} <= one.result.estimates.keys()]
     groups = grouped(known, lambda one: one.method if one.posthoc == NONE else f"{one.method} + {one.posthoc}")
-    return {
-        name: [sweeps.Point(one.result["accuracy"], one.result["ece"]) for one in group]
-        for name, group in groups.items()
-    }
+    return {name: [Point(one.result["accuracy"], one.result["ece"]) for one in group] for name, group in groups.items()}
 
 
 def _suffix(posthoc: str) -> str:

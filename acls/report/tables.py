@@ -61,7 +61,20 @@ class Table:
 
     def text(self, width: int | None = None) -> str:
         """Return aligned plain text; optional columns are hidden if the table is wider than ``width``."""
-        whole = self._text()
+        marked = {column for _, column in self.marks}
+        lines = [
+            # A column with marks reserves space for the sign beside every number, so that the digits are aligned.
+            [f"{cell}{_SIGNS.get(mark, ' ')}" if column in marked else cell for column, (cell, mark) in enumerate(line)]
+            for line in self._cells()
+        ]
+        sizes = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        whole = "\n".join(
+            "  ".join(
+                cell.ljust(size) if side == "l" else cell.rjust(size)
+                for side, cell, size in zip(self._sides(), line, sizes, strict=True)
+            ).rstrip()
+            for line in lines
+        )
         if width is None or max(map(len, whole.splitlines())) <= width:
             return whole
         hidden = next((title for title in self.optional if title in self.header), None)
@@ -86,22 +99,6 @@ class Table:
         header, *rows = ([line[k] for k in columns if k < len(line)] for line in (self.header, *self.rows))
         marks = {(row, columns.index(k)): mark for (row, k), mark in self.marks.items() if k in columns}
         return Table(header, rows, "".join(self._sides()[k] for k in columns), marks, self.optional)
-
-    def _text(self) -> str:
-        marked = {column for _, column in self.marks}
-        lines = [
-            # A column with marks reserves space for the sign beside every number, so that the digits are aligned.
-            [f"{cell}{_SIGNS.get(mark, ' ')}" if column in marked else cell for column, (cell, mark) in enumerate(line)]
-            for line in self._cells()
-        ]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        return "\n".join(
-            "  ".join(
-                cell.ljust(width) if side == "l" else cell.rjust(width)
-                for side, cell, width in zip(self._sides(), line, widths, strict=True)
-            ).rstrip()
-            for line in lines
-        )
 
     def markdown(self) -> str:
         """Return a GitHub-flavoured Markdown table."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from acls.errors import InputError
 from acls.shown import Shown
@@ -17,27 +17,24 @@ from acls.train.folder import METRICS
 NUMBERS = ("accuracy", "nll", "ece", "ece_after_temperature")
 
 
-class Measured(Protocol):
-    """An object with an accuracy and an ECE, the two numbers of a Pareto front."""
+@dataclass(frozen=True)
+class Point:
+    """An accuracy and an ECE, the two numbers of a Pareto front."""
 
-    @property
-    def accuracy(self) -> float: ...
-    @property
-    def ece(self) -> float: ...
+    accuracy: float
+    ece: float
 
 
-P = TypeVar("P", bound=Measured)
+P = TypeVar("P", bound=Point)
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(Point):
     """The metrics of one epoch on the validation part."""
 
     epoch: int
     """The number of the epoch, from 1."""
-    accuracy: float
     nll: float
-    ece: float
     ece_after_temperature: float
     n: int
 

@@ -19,7 +19,7 @@ from acls.metrics.catalogue import metric as metric_of
 from acls.metrics.distributions import LEVEL as CONFIDENCE
 from acls.metrics.distributions import holm, normal_quantile
 from acls.metrics.significance import Ranking, SeedDifference, all_against, compare, over_seeds, ranking
-from acls.results import LEVEL, Record, Result
+from acls.results import LEVEL, Record
 
 Methods = Mapping[str, Mapping[int, Record]]
 """Records by method and seed."""
@@ -86,8 +86,16 @@ def _ranked(posthoc: str, methods: Methods, metrics: Sequence[str], after: Metho
 
     @cache
     def on_samples(one: str, other: str, level: float) -> dict[str, SeedDifference]:
+        """Compare two files of predictions on their samples; return nothing if the needed sums were not kept."""
         mine, theirs = (next(iter(group[name].values())).result for name in (one, other))
-        return _on_samples(mine, theirs, level)
+        if mine.suite is None or theirs.suite is None or mine.blocks is None or theirs.blocks is None:
+            return {}
+        compared = compare((mine.suite, mine.blocks), (theirs.suite, theirs.blocks), level=level)
+        return {
+            name: SeedDifference(found.difference, found.low, found.high, found.p, 1, None)
+            for name, found in compared.items()
+            if found.low is not None and found.high is not None and found.p is not None
+        }
 
     def pair(metric: str, debiased: bool, one: str, other: str, level: float) -> SeedDifference | None:
         if files:
@@ -137,18 +145,6 @@ def _values(records: Iterable[Record], metric: str, debiased: bool) -> dict[int,
     """Return the finite values of a metric by seed."""
     known = {one.seed or 0: one.result.debiased if debiased else one.result.values for one in records}
     return {seed: some[metric] for seed, some in known.items() if math.isfinite(some.get(metric, math.nan))}
-
-
-def _on_samples(mine: Result, theirs: Result, level: float) -> dict[str, SeedDifference]:
-    """Compare two files of predictions on their samples; return nothing if the needed sums were not kept."""
-    if mine.suite is None or theirs.suite is None or mine.blocks is None or theirs.blocks is None:
-        return {}
-    compared = compare((mine.suite, mine.blocks), (theirs.suite, theirs.blocks), level=level)
-    return {
-        name: SeedDifference(found.difference, found.low, found.high, found.p, 1, None)
-        for name, found in compared.items()
-        if found.low is not None and found.high is not None and found.p is not None
-    }
 
 
 def _deviation(pairs: Sequence[tuple[Record, Record]], metric: str) -> float:

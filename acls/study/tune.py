@@ -27,7 +27,7 @@ from acls.recipes import RECIPES, Recipe, load_recipe
 from acls.shown import Shown
 from acls.spec import parse_value
 from acls.storage import hold
-from acls.study.advisor import unbeaten
+from acls.study.advisor import Point, unbeaten
 from acls.study.engine import Engine
 from acls.train import RunFolder, TrainingStopped
 from acls.train.folder import NEUTRAL, continued, decisive
@@ -41,6 +41,7 @@ ALLOWANCE = 0.01
 """Largest allowed accuracy loss relative to the best trial, if no minimum accuracy is given."""
 WARMUP = 4
 """A trial is pruned only after at least 1 / WARMUP, a quarter, of its epochs."""
+_MEASURED = ("accuracy", "ece", "nll", "epoch")
 _UNSAID = ("log", "loss.name", "loss.protocol", "model.source")
 HEARTBEAT = 60
 """Seconds between two heartbeats of a trial; a trial without a heartbeat for twice as long is tried again."""
@@ -65,13 +66,11 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Trial:
+class Trial(Point):
     """A point of the search space with the metrics of its best epoch on the validation part."""
 
     number: int
     params: dict[str, Any]
-    accuracy: float
-    ece: float
     nll: float
     epoch: int
     """The number of the epoch, from 1."""
@@ -193,7 +192,7 @@ def tune(
 def found(search: Search, study: Any) -> Found:
     """Return the finished trials in the storage."""
     trials = tuple(
-        Trial(one.number, dict(one.params), **{k: one.user_attrs[k] for k in ("accuracy", "ece", "nll", "epoch")})
+        Trial(number=one.number, params=dict(one.params), **{name: one.user_attrs[name] for name in _MEASURED})
         for one in _trials(study, "COMPLETE")
     )
     floor = search.enough([one.accuracy for one in trials])
@@ -278,9 +277,8 @@ def _objective(search: Search, trial: Any) -> float:
     if row is None:
         raise require("optuna", extra="study").TrialPruned
     trial.study.set_user_attr("n", int(row["val/n"]))
-    for name in ("accuracy", "ece", "nll"):
-        trial.set_user_attr(name, row[f"val/{name}"])
-    trial.set_user_attr("epoch", int(row["epoch"]) + 1)
+    for name in _MEASURED:
+        trial.set_user_attr(name, int(row["epoch"]) + 1 if name == "epoch" else row[f"val/{name}"])
     accuracy, others = row["val/accuracy"], _trials(trial.study, "COMPLETE")
     short = search.enough([*(one.user_attrs["accuracy"] for one in others), accuracy]) - accuracy
     return row["val/ece"] if short <= 0 else 1 + short

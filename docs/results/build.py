@@ -30,6 +30,7 @@ from acls.report.tables import Table, spread
 from acls.reproduce.claims import verdict_on
 from acls.reproduce.published import LAMBDA_1, LAMBDA_2
 from acls.storage import write_text
+from acls.study.advisor import Point
 from acls.study.ranking import difference, rank
 from acls.study.runs import NONE, detailed
 from acls.study.store import MAPS, Row, RunFiles, Store
@@ -949,7 +950,7 @@ def _pareto(study: Study) -> object:
     shown = {}
     for method in study.methods:
         rows = study.of(method)
-        shown[method] = [sweeps.Point(row.result.get("accuracy") or 0.0, row.result.get("ece") or 0.0) for row in rows]
+        shown[method] = [Point(row.result.get("accuracy") or 0.0, row.result.get("ece") or 0.0) for row in rows]
     drawn, (ax,) = canvas(width=7.0, height=4.5)
     sweeps.draw_front(shown, ax)
     return drawn

@@ -14,7 +14,7 @@ from acls.metrics.distributions import wilson
 from acls.report.figures import regulariser, reliability, sweeps
 from acls.report.figures.reliability import smooth_curve
 from acls.report.figures.style import canvas, save
-from acls.study.advisor import unbeaten
+from acls.study.advisor import Point, unbeaten
 from tests.report.made import confidences, predictions
 
 
@@ -46,7 +46,7 @@ def prepared(suite):
             sweeps.draw_grid,
             sweeps.prepare_grid({(0.0, 0.0): [0.05], (0.1, 0.0): [0.02], (0.1, 0.01): [0.03]}),
         ),
-        "pareto": (sweeps.draw_front, {"CE": [sweeps.Point(0.9, 0.05)], "ACLS": [sweeps.Point(0.91, 0.02)]}),
+        "pareto": (sweeps.draw_front, {"CE": [Point(0.9, 0.05)], "ACLS": [Point(0.91, 0.02)]}),
     }
 
 
@@ -227,7 +227,7 @@ def test_the_heat_map_finds_the_least_and_leaves_holes():
 
 def test_nothing_on_the_front_is_beaten_and_all_else_is():
     random = np.random.default_rng(1)
-    points = [sweeps.Point(*pair) for pair in random.random((60, 2)).round(1)]
+    points = [Point(*pair) for pair in random.random((60, 2)).round(1)]
     front = unbeaten(points)
 
     def beats(one, other):

@@ -16,7 +16,7 @@ from acls.errors import InputError
 from acls.metrics.catalogue import Metric
 from acls.metrics.catalogue import metric as metric_of
 from acls.report.figures.style import GREY, LEGEND, SMALL, colour, drawn, marker, save, tidy
-from acls.study.advisor import Measured, unbeaten
+from acls.study.advisor import Point, unbeaten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -120,15 +120,7 @@ FEW = 7
 """The legend is inside the axes for at most this many names, and beside them for more."""
 
 
-@dataclass(frozen=True)
-class Point:
-    """The accuracy and ECE of one run."""
-
-    accuracy: float
-    ece: float
-
-
-def draw_front(data: Mapping[str, Sequence[Measured]], ax: Axes) -> None:
+def draw_front(data: Mapping[str, Sequence[Point]], ax: Axes) -> None:
     """Draw the points of each name and the Pareto front of all. Points further right and further down are better."""
     front = unbeaten([point for points in data.values() for point in points])
     ax.step(*_in_percent(front), where="pre", color=GREY, linewidth=1, label="front", zorder=1)
@@ -145,12 +137,12 @@ def draw_front(data: Mapping[str, Sequence[Measured]], ax: Axes) -> None:
     tidy(ax)
 
 
-def _in_percent(points: Sequence[Measured]) -> tuple[list[float], list[float]]:
+def _in_percent(points: Sequence[Point]) -> tuple[list[float], list[float]]:
     """Return the accuracies and the ECEs."""
     return [100 * point.accuracy for point in points], [100 * point.ece for point in points]
 
 
-def save_front(name: str, points: Sequence[Measured], path: str | Path) -> None:
+def save_front(name: str, points: Sequence[Point], path: str | Path) -> None:
     """Save a figure of the Pareto front of the epochs or trials of one name."""
     save(drawn(draw_front, {name: points}), path)
 

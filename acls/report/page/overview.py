@@ -86,7 +86,7 @@ def conclusions(subjects: Sequence[Subject], ranked: Sequence[Ranked] = ()) -> l
     """Return the most important sentences: the best of several methods and the comparison, then each method."""
     methods = by_method(subjects)
     sentences = [about(name, group) for name, group in methods.items()]
-    return [*_overall(methods, ranked), *sentences] if len(methods) > 1 else sentences
+    return [*_overall(subjects, ranked), *sentences] if len(methods) > 1 else sentences
 
 
 def decisions(subjects: Sequence[Subject], max_error: float) -> list[str]:
@@ -115,8 +115,7 @@ def about(method: str, group: Sequence[Subject]) -> str:
     return f"{method}: ECE {mean} %{''.join(spread)} over {len(group)} seeds: {way}{_at_temperature(group)}."
 
 
-def _overall(methods: dict[str, list[Subject]], ranked: Sequence[Ranked]) -> list[str]:
-    subjects = [subject for group in methods.values() for subject in group]
+def _overall(subjects: Sequence[Subject], ranked: Sequence[Ranked]) -> list[str]:
     known = [one for one in subjects if "ece" in one.as_is.result.estimates]
     if len({one.method for one in known}) < 2:
         return []

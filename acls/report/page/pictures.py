@@ -85,7 +85,6 @@ def _read(file: Path) -> NDArray[np.uint8] | None:
 
 def _bytes(picture: NDArray[Any]) -> NDArray[np.uint8] | None:
     """Convert a picture to grey or colour bytes, channels last; floats are scaled from their minimum and maximum."""
-    picture = np.asarray(picture)
     if picture.ndim == 3 and picture.shape[0] in (1, 3) and picture.shape[2] not in (1, 3):
         picture = np.moveaxis(picture, 0, 2)
     if picture.ndim == 3 and picture.shape[2] == 1:

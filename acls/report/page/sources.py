@@ -18,7 +18,7 @@ from acls.errors import InputError
 from acls.metrics.bins import BINS
 from acls.metrics.significance import REPLICATES
 from acls.options import from_plain
-from acls.predictions import Batches, Columns, Predictions, open_batches
+from acls.predictions import Batches, Columns, Predictions, slices
 from acls.recipes import Recipe
 from acls.report.page import pictures
 from acls.report.page.subjects import Subject
@@ -82,17 +82,12 @@ def of_file(
     images: str | Path | None = None,
 ) -> Subject:
     """Return the subject of predictions in a file or memory; scores also get a cross-fitted temperature."""
-    batches: Iterable[Predictions]
-    if isinstance(source, Predictions):
-        batches, place = [source], title or "model"
-    else:
-        batches = source if isinstance(source, Batches) else open_batches(source, columns, ignore_index=ignore_index)
-        place = batches.name
+    batches = slices(source, columns, ignore_index=ignore_index)
+    place = batches.name if isinstance(batches, Batches) else title or "model"
     method = title or Path(place).name
 
-    def measured(posthoc: str, slices: Iterable[Predictions]) -> Record:
-        settings: dict[str, Any] = {"detailed": True, "compare": True}
-        result = evaluate(slices, replicates=replicates, ignore_index=ignore_index, **settings)
+    def measured(posthoc: str, p: Iterable[Predictions]) -> Record:
+        result = evaluate(p, replicates=replicates, ignore_index=ignore_index, detailed=True, compare=True)
         return Record(method, None, posthoc, result, _OF_FILES)
 
     states, t = [measured(NONE, batches)], None
