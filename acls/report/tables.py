@@ -16,6 +16,8 @@ from typing import Literal
 from acls.errors import InputError, suggest
 
 Mark = Literal["best", "second"]
+FORMS = ("text", "markdown", "latex", "csv", "html")
+"""The formats of a table, each the name of the method that writes it."""
 
 _SIGNS = {"best": "*", "second": "'"}
 _LATEX = str.maketrans({
@@ -57,7 +59,7 @@ class Table:
         """Return the table in a format: text, markdown, latex, csv or html."""
         if form not in FORMS:
             raise InputError(f"there is no table format {form!r}{suggest(form, FORMS)}")
-        return FORMS[form](self)
+        return str(getattr(self, form)())
 
     def text(self, width: int | None = None) -> str:
         """Return aligned plain text; optional columns are hidden if the table is wider than ``width``."""
@@ -146,11 +148,6 @@ class Table:
             [(cell, self.marks.get((number, column), "")) for column, cell in enumerate(line)]
             for number, line in enumerate(full, -1)
         ]
-
-
-FORMS: dict[str, Callable[[Table], str]] = {
-    "text": Table.text, "markdown": Table.markdown, "latex": Table.latex, "csv": Table.csv, "html": Table.html
-}  # fmt: skip
 
 
 def percent(fraction: float) -> str:

@@ -43,6 +43,8 @@ from acls.train.progress import progress_bar
 NONE = "none"
 FREE = {"loss", "seed", *NEUTRAL} - {"data.root", "model.weights"}
 """Settings that may differ between runs of a study: those compared, and those that change only the last bits."""
+BINNED = {"bins": BINS, "edges": "(lo, hi]", "pooled": True}
+"""How the metrics of any predictions are computed, of runs and of files."""
 EVERY = 0.5
 """Seconds between two checks of the run folders."""
 
@@ -175,12 +177,8 @@ def epochs_of(metrics: Path) -> int:
 def missing(cells: Iterable[Cell], rows: Iterable[Row]) -> list[Cell]:
     """Return the cells of which a row is not stored, each with only its missing post-hoc methods."""
     stored = {row.key for row in rows}
-    rest = []
-    for cell in cells:
-        left = tuple(one for one in cell.posthoc if _blank(cell, one).key not in stored)
-        if left:
-            rest.append(replace(cell, posthoc=left))
-    return rest
+    left = ((cell, tuple(one for one in cell.posthoc if _blank(cell, one).key not in stored)) for cell in cells)
+    return [replace(cell, posthoc=posthoc) for cell, posthoc in left if posthoc]
 
 
 def chosen(cells: Sequence[Cell], rows: Iterable[Row]) -> list[Row]:
@@ -258,9 +256,7 @@ def protocol(recipe: Recipe) -> dict[str, Any]:
     """Return how the metrics of a recipe's runs are computed; runs are comparable if this is equal."""
     return {
         "split": "test",
-        "bins": BINS,
-        "edges": "(lo, hi]",
-        "pooled": True,
+        **BINNED,
         "positions": f"all labelled samples; of label maps, {recipe.pixels} labelled pixels each",
         "background": "counted",
         "checkpoint": f"best validation {recipe.select}",

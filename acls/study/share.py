@@ -114,8 +114,7 @@ def _refuse_links(run: RunFiles) -> None:
     root, places = run.study.resolve(), (run.path, *run.path.rglob("*"))
     for place in (one for one in places if one.exists()):
         if place.resolve() != root / place.relative_to(run.study):
-            what = f"{place} is a link, which is not followed"
-            raise InputError(f"{what}: replace it with its target, or remove it")
+            raise InputError(f"{place} is a link, which is not followed: replace it with its target, or remove it")
 
 
 def _public_row(row: Row) -> Row:

@@ -15,7 +15,6 @@ from torch import Tensor
 from acls.calibrators import Temperature
 from acls.calibrators.calibration_set import Passes
 from acls.errors import InputError
-from acls.metrics.bins import BINS
 from acls.metrics.significance import REPLICATES
 from acls.options import from_plain
 from acls.predictions import Batches, Columns, Predictions, slices
@@ -26,12 +25,11 @@ from acls.report.results import grouped
 from acls.results import Record, evaluate
 from acls.shapes import IGNORE_INDEX
 from acls.study.methods import restated
-from acls.study.runs import NONE, detailed, protocol
+from acls.study.runs import BINNED, NONE, detailed, protocol
 from acls.study.store import STORE, Row, RunFiles, Store
 from acls.train.folder import ENVIRONMENT, RECIPE, open_run
 
 CROSS_FITTED = "each half of the rows is scaled by the temperature of the other half"
-_OF_FILES = {"bins": BINS, "edges": "(lo, hi]", "pooled": True}
 HELD_OUT = "fitted on the validation part"
 Album = dict[str, "pictures.Picture | None"]
 """The pictures of test parts, by the settings of the data."""
@@ -88,7 +86,7 @@ def of_file(
 
     def measured(posthoc: str, p: Iterable[Predictions]) -> Record:
         result = evaluate(p, replicates=replicates, ignore_index=ignore_index, detailed=True, compare=True)
-        return Record(method, None, posthoc, result, _OF_FILES)
+        return Record(method, None, posthoc, result, BINNED)
 
     states, t = [measured(NONE, batches)], None
     if states[0].result.kind != "triples":
