@@ -56,8 +56,7 @@ def write_figures(
     overlays: dict[str, dict[str, Reliability]] = {}
     for subject in subjects:
         for state in subject.states:
-            suite = state.result.suite
-            if suite is None:
+            if (suite := state.result.suite) is None:
                 continue
             seed = "" if subject.seed is None else f"-{subject.seed}"
             name = f"{_slug(subject.method)}{seed}{_suffix(state.posthoc)}"

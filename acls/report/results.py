@@ -20,7 +20,8 @@ from acls.shown import Shown, frame
 from acls.study.ranking import Ranked
 from acls.study.runs import Failed
 
-K, T = TypeVar("K"), TypeVar("T")
+K = TypeVar("K")
+T = TypeVar("T")
 
 COLUMNS = tuple(names(1))
 """Metrics that a table shows by default."""
@@ -72,9 +73,9 @@ def metric_table(result: Result) -> Table:
     titles = ["metric", "value", "debiased", "95 % interval", "noise floor", "95 % of floors"]
     table = Table(titles, optional=("95 % of floors", "noise floor"))
     for name in names(3, among=result.estimates):
-        one, floor, shown = result.estimates[name], result.floors.get(name), metric(name)
-        value, debiased, mean = map(shown.show, (one.value, one.debiased, floor and floor.mean))
-        table.add(shown.title, value, debiased, _range(name, one), mean, _range(name, floor))
+        one, shown = result.estimates[name], metric(name)
+        value, debiased, floor = map(shown.show, (one.value, one.debiased, result.get(f"{name}_floor")))
+        table.add(shown.title, value, debiased, _range(name, one), floor, _range(name, result.floors.get(name)))
     return table
 
 

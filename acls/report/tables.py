@@ -98,9 +98,9 @@ class Table:
         return self._only(filled) if self.rows else self
 
     def _only(self, columns: Sequence[int]) -> Table:
-        header, *rows = ([line[k] for k in columns if k < len(line)] for line in (self.header, *self.rows))
+        lines: list[Sequence[str]] = [[line[k] for k in columns if k < len(line)] for line in (self.header, *self.rows)]
         marks = {(row, columns.index(k)): mark for (row, k), mark in self.marks.items() if k in columns}
-        return Table(header, rows, "".join(self._sides()[k] for k in columns), marks, self.optional)
+        return Table(lines[0], lines[1:], "".join(self._sides()[k] for k in columns), marks, self.optional)
 
     def markdown(self) -> str:
         """Return a GitHub-flavoured Markdown table."""

@@ -142,8 +142,7 @@ class Progress:
             for cell in self.cells
         }
         text = f"{len(self.finished)}/{len(self.cells)} runs"
-        now = next((cell for cell in self.cells if cell.run not in self.finished), None)
-        if now is not None:
+        if now := next((cell for cell in self.cells if cell.run not in self.finished), None):
             last = now.recipe.epochs
             text += f", {now.method}, seed {now.recipe.seed}, epoch {min(epochs[now.run] + 1, last)}/{last}"
         return sum(epochs.values()), text
