@@ -180,6 +180,23 @@ def test_the_histogram_counts_right_and_wrong(p, suite):
     assert data.accuracy == pytest.approx(right.mean())
 
 
+def test_the_histogram_puts_samples_of_small_weight_in_the_bin_of_their_confidence(p):
+    weight = np.random.default_rng(0).uniform(0, 1e-4, len(p.labels))  # all together: less than 1
+    light = Suite.of(p.scores, p.labels, kind="logits", sample_weight=torch.tensor(weight))
+    data = reliability.prepare_histogram(light.confidences.cells(), bins=10)
+    confidence, right = confidences(p)
+    share = [
+        np.histogram(confidence[rows], 10, (0, 1), weights=weight[rows])[0] / weight.sum() for rows in (right, ~right)
+    ]
+    held = sum(data.right) + sum(data.wrong)
+    assert np.array(data.right) / held == pytest.approx(share[0], abs=1e-6)
+    assert np.array(data.wrong) / held == pytest.approx(share[1], abs=1e-6)
+    assert data.accuracy == pytest.approx(weight[right].sum() / weight.sum())
+    drawn = reliability.prepare(light.bins.reliability())
+    found = light.summary()
+    assert (drawn.ece, drawn.accuracy) == pytest.approx((found["ece"], found["accuracy"]))
+
+
 def test_activity_is_the_share_of_samples_whose_regulariser_is_not_zero():
     logits, target = torch.tensor([[9.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 2.0, 0.0]]), torch.tensor([0, 1, 1])
     values = regulariser.penalties(MbLS(margin=6.0, reduction="none"), logits, target)

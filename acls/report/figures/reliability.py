@@ -32,7 +32,7 @@ class DiagramBin:
 
     lower: float
     upper: float
-    count: int
+    count: float
     confidence: float
     accuracy: float
     low: float
@@ -44,11 +44,11 @@ class ReliabilityDiagram:
     """The bins that have samples, and the ECE, mean confidence and accuracy of all samples."""
 
     rows: tuple[DiagramBin, ...]
-    n: int
+    n: float
     ece: float
     confidence: float
     accuracy: float
-    histogram: tuple[tuple[float, float, int], ...]
+    histogram: tuple[tuple[float, float, float], ...]
     """A histogram of the confidences as (lower, upper, count). Finer than the bins if `prepare` got cells."""
     curve: Curve | None = None
     """Accuracy as a smooth function of confidence, if `prepare` got cells."""
@@ -70,7 +70,7 @@ def prepare(found: Reliability, cells: Cells | None = None) -> ReliabilityDiagra
     error = math.fsum(row.count * abs(row.confidence - row.accuracy) for row in rows)
     confidence = math.fsum(row.count * row.confidence for row in rows)
     right = math.fsum(row.count * row.accuracy for row in rows)
-    whole = max(n, 1)
+    whole = n or 1
     histogram = tuple((row.lower, row.upper, row.count) for row in rows)
     curve = None
     if cells is not None and n:
@@ -96,7 +96,7 @@ def draw(data: ReliabilityDiagram, ax: Axes, strip: Axes | None = None) -> None:
         ax.fill_between(data.curve.confidence, data.curve.low, data.curve.high, color=PALETTE[4], alpha=0.35, zorder=3)
         ax.plot(data.curve.confidence, data.curve.accuracy, color=PALETTE[4], linewidth=1.4, label="smooth", zorder=5)
     ax.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy", aspect="equal")
-    title = f"ECE {100 * data.ece:.2f} %,  n = {data.n:,}"
+    title = f"ECE {100 * data.ece:.2f} %,  n = {data.n:,.10g}"
     ax.legend(title=title, title_fontsize=SMALL, alignment="left", ncols=3, **ABOVE)
     tidy(ax)
     if strip is None:
@@ -158,7 +158,7 @@ def smooth_curve(cells: Cells, *, points: int = 201) -> Curve:
     curve of a calibrated model is the diagonal. The bandwidth is the rule of Silverman (1986),
     0.9 min(σ, IQR / 1.34) n^(-1/5). The band uses (Σ K)² / Σ K² as the effective number of samples at t.
     """
-    mean = (cells.confidence / cells.count.clamp(min=1)).double().flatten()
+    mean = cells.mean.double().flatten()
     place = (_odds(mean) / _FARTHEST + 1) / 2 * (_PLACES - 1)
     index = place.round().long()  # a fixed grid, so that the cost does not grow with n
     count, residual = (
@@ -219,24 +219,24 @@ class ConfidenceHistogram:
     """The number of right and wrong predictions per bin, and the mean confidence and accuracy of all samples."""
 
     edges: Sequence[float]
-    right: Sequence[int]
-    wrong: Sequence[int]
+    right: Sequence[float]
+    wrong: Sequence[float]
     confidence: float
     accuracy: float
 
 
 def prepare_histogram(cells: Cells, bins: int = 30) -> ConfidenceHistogram:
     """Count right and wrong predictions per bin of confidence, from ``suite.confidences.cells()``."""
-    count, confidence, right = (part.flatten().double() for part in (cells.count, cells.confidence, cells.right))
-    n = max(float(count.sum()), 1.0)
-    index = bin_of(confidence / count.clamp(min=1), bins)
-    hits, all_of_them = (torch.bincount(index, weights=part, minlength=bins).round() for part in (right, count))
+    index = bin_of(cells.mean.double().flatten(), bins)
+    sums = [part.flatten().double() for part in (cells.count, cells.confidence, cells.right)]
+    count, _, right = (torch.bincount(index, weights=part, minlength=bins) for part in sums)
+    n, confidence, hits = (float(part.sum()) for part in sums)
     return ConfidenceHistogram(
         edges=[k / bins for k in range(bins + 1)],
-        right=[int(value) for value in hits.tolist()],
-        wrong=[int(value) for value in (all_of_them - hits).tolist()],
-        confidence=float(confidence.sum()) / n,
-        accuracy=float(right.sum()) / n,
+        right=right.tolist(),
+        wrong=(count - right).tolist(),
+        confidence=confidence / (n or 1),
+        accuracy=hits / (n or 1),
     )
 
 
