@@ -78,6 +78,7 @@ def flatten(
     outside of ``torch.compile``. Only there, ``valid`` is None if no position is ignored. Binary scores ``(N,)`` or
     ``(N, 1, *D)`` become logits of two classes, 0 and the score (see `two_classes`).
     """
+    check_tensor(logits)
     check_tensor(target, "target")
     looks = target.device.type == "cpu" and not torch.compiler.is_compiling()
     logits, target = two_classes(logits, target, ignore_index)
