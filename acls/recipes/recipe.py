@@ -28,6 +28,13 @@ class LossOptions:
     protocol: dict[str, Any] = option({}, "fields for each method that has them, such as a margin")
     fields: dict[str, Any] = option({}, "fields of the method, set by --loss.FIELD VALUE")
 
+    @property
+    def margin(self) -> float:
+        """The protocol's margin, or else that of ACLS, which is also used to monitor methods without one."""
+        from acls.losses import ACLS
+
+        return float(self.protocol.get("margin", ACLS.margin))
+
     def build(self, **fields: Any) -> Loss:
         """Create the loss; ``fields``, such as ignore_index, are used unless the user has set them."""
         from acls.losses import REGISTRY, make_loss

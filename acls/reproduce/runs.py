@@ -16,7 +16,6 @@ from torch import Tensor
 from acls.calibrators import Temperature
 from acls.data import load
 from acls.errors import InputError
-from acls.losses import ACLS
 from acls.metrics.batch import Batch
 from acls.metrics.estimates import Estimate
 from acls.metrics.protocols import Meter, Protocol
@@ -97,10 +96,6 @@ class Study:
         epochs, seeds = (f"{number} {name}{'s' * (number > 1)}" for name, number in numbers.items())
         return f"{recipe.name}: {recipe.model.name}, {epochs}, batches of {recipe.batch}, {seeds}"
 
-    @property
-    def margin(self) -> float:
-        return float(self.recipe.loss.protocol.get("margin", ACLS.margin))
-
     def run(self) -> list[runs.Failed]:
         """Train the networks that are not trained yet."""
         return runs.run_study(self._cells, self.setup.engine, wait=self.setup.wait, show=self.setup.show)
@@ -180,7 +175,7 @@ class Study:
     def _spec(self, line: MethodLine) -> Spec:
         if not line.margin_field:
             return line.method
-        return Spec(line.method.name, {**line.method.fields, line.margin_field: self.margin})
+        return Spec(line.method.name, {**line.method.fields, line.margin_field: self.recipe.loss.margin})
 
 
 def _resampled_batches(batches: Sequence[Mapping[str, float]], protocol: Protocol) -> dict[str, Tensor]:

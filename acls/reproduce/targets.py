@@ -390,8 +390,8 @@ def _figure3(result: Reproduced) -> None:
         result.parts += [
             shown,
             "With the margin condition the regulariser is 0 where no logit lies more than the margin, "
-            f"{study.margin:g}, below the largest (nor, in the {FIRST}, the largest itself above it). The gap of a "
-            "sample is its largest logit minus its smallest; that of the median training sample is "
+            f"{study.recipe.loss.margin:g}, below the largest (nor, in the {FIRST}, the largest itself above it). The "
+            "gap of a sample is its largest logit minus its smallest; that of the median training sample is "
             f"{', '.join(f'{gap:.1f} ({label})' for label, gap in gaps.items())}, with the first seed. A small network "
             "trained for a few epochs separates its logits little, so that the margin leaves many samples alone. A "
             "share counts as reproduced within 10 points of the paper's.",

@@ -164,7 +164,7 @@ def _measure(session: Session, state: TrainState) -> dict[str, float]:
     probe: Any = evaluation.sample.batches
     if session.loss.needs_index:  # such a loss is not defined for samples that it was not trained on
         probe = session.outputs(Part(data.train.source, data.train.chosen[:MEMORY_PROBE]))
-    live = outlook(evaluation.sample, data.void, session.margin) | regulariser(session.loss, probe, data.void)
+    live = outlook(evaluation.sample, data.void, recipe.loss.margin) | regulariser(session.loss, probe, data.void)
     return {
         "epoch": state.epoch,
         "lr": recipe.schedule.rate(recipe.optim.lr, state.epoch, recipe.epochs),
@@ -184,7 +184,7 @@ def _finish(session: Session, folder: RunFolder, state: TrainState) -> TrainedRu
         evaluation = evaluate(session, part, passes=passes, meta={"part": name, **meta})
         summaries[name], suites[name] = evaluation.summary(), evaluation.suite
         if not passes:  # averaged log-probabilities have no logits to compare with a margin
-            summaries[name] |= above_margin(evaluation.sample.rows(session.data.void)[0], session.margin)
+            summaries[name] |= above_margin(evaluation.sample.rows(session.data.void)[0], session.recipe.loss.margin)
         if session.fabric.is_global_zero and evaluation.predictions is not None:
             evaluation.predictions.save(folder.predictions(name))
     if session.fabric.is_global_zero:

@@ -13,7 +13,6 @@ from acls.calibrators import MCDropout
 from acls.data.augment import mix
 from acls.data.dataset import Draw, Part, SampleBatch, batches, in_order
 from acls.data.keyed_random import generator
-from acls.losses import ACLS
 from acls.models import build_model
 from acls.models.weights import sha256
 from acls.recipes import Recipe
@@ -52,11 +51,6 @@ class Session:
         average = get_ema_multi_avg_fn(recipe.ema)  # type: ignore[no-untyped-call]
         self.average = AveragedModel(self.model, multi_avg_fn=average, use_buffers=True) if recipe.ema else None
         torch.manual_seed(recipe.seed + distributed.rank())
-
-    @property
-    def margin(self) -> float:
-        """The margin of the recipe, or else of ACLS; it is used to monitor the logits of every method."""
-        return float(self.recipe.loss.protocol.get("margin", ACLS().margin))
 
     @property
     def judged(self) -> nn.Module:
