@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acls.errors import InputError
 from acls.metrics import TALLIES, confidences, resampling
 from tests.metrics.made import logits_and_labels
+from tests.processes import together
 
 ALL = sorted(TALLIES)
 EVERYTHING = {"classwise": True, "ace": True, "confusion": True, "bins": 10}
@@ -175,17 +174,14 @@ def test_what_is_not_finite_is_refused_with_its_row(name, value):
 SIZES = (37, 64)  # that do not divide
 
 
-def _one_of_two(rank, folder, limit):
+def _one_of_two(rank, world, folder, limit):
     confidences.EXACT = limit
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
-    torch.set_num_threads(1)
     logits, labels = logits_and_labels(sum(SIZES), 5)
     mine = slice(0, SIZES[0]) if rank == 0 else slice(SIZES[0], None)
     results = {}
     for name, options in WITH_OPTIONS:
         results[name + str(bool(options))] = counted(name, logits[mine], labels[mine], **options).all_reduce().summary()
     torch.save(results, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("limit", [8, 1 << 20], ids=["histogram", "exact"])
@@ -193,7 +189,7 @@ def test_two_processes_equal_one(limit, monkeypatch):
     monkeypatch.setattr(confidences, "EXACT", limit)
     logits, labels = logits_and_labels(sum(SIZES), 5)
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_one_of_two, args=(folder, limit), nprocs=2)
+        together(_one_of_two, folder, limit)
         of_each = [torch.load(Path(folder) / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
     for name, options in WITH_OPTIONS:
         alone = counted(name, logits, labels, **options).summary()

@@ -5,8 +5,6 @@ import warnings
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
@@ -17,6 +15,7 @@ from acls.errors import InputError
 from acls.integrations.lightning import CalibrationCallback
 from acls.losses import CRL, REGISTRY, AdaFocal, CaPE, Epoch, Patra
 from acls.predictions import Predictions
+from tests.processes import together
 
 lightning = pytest.importorskip("lightning.pytorch")
 
@@ -256,8 +255,6 @@ def test_dense_maps_count_pixels_and_leave_out_the_ignored(tmp_path):
 
 
 def _process(rank, world, folder):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
     os.environ |= {
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world),
         "TORCHELASTIC_RUN_ID": "test", "MASTER_ADDR": "localhost", "MASTER_PORT": "29511",
@@ -287,13 +284,12 @@ def _process(rank, world, folder):
         run.fit(Net(acls.CE()), *loaders())
     if rank == 0:
         (folder / "told.txt").write_text("\n".join(str(one.message) for one in caught))
-    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lightning")
-    mp.spawn(_process, args=(2, folder), nprocs=2)
+    together(_process, folder)
     return folder
 
 

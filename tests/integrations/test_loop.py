@@ -1,11 +1,8 @@
 """A plain loop with `epochs` does what calling the four hooks by hand does."""
 
-import os
-
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -15,6 +12,7 @@ from acls.data.synthetic import points
 from acls.errors import InputError
 from acls.integrations.loop import epochs
 from acls.losses import ACLS, CRL, AdaFocal, CaPE, Epoch, Patra
+from tests.processes import together
 
 X, Y, _ = points(60, seed=5)
 TRAIN, VAL = TensorDataset(X[:40], Y[:40]), TensorDataset(X[40:], Y[40:])
@@ -99,8 +97,6 @@ MEMORIES = {"CRL": CRL, "CaPE": CaPE, "AdaFocal": AdaFocal}
 
 
 def _process(rank, world, folder):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
 
     def train(loss, model, optimizer, *, start=0, stop=None):
         shared = DistributedDataParallel(model)
@@ -129,14 +125,12 @@ def _process(rank, world, folder):
         ]
         torch.save(states, folder / f"{name}{rank}.pt")
         dist.barrier()
-    dist.destroy_process_group()
-    os._exit(0)  # threads of gloo that still run would abort an orderly exit, once in a while
 
 
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("loop")
-    mp.spawn(_process, args=(2, folder), nprocs=2)
+    together(_process, folder)
     return folder
 
 

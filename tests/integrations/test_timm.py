@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 
 import acls
 from acls.errors import InputError
 from acls.integrations.timm import calibration, criterion
 from acls.losses import REGISTRY
+from tests.processes import together
 
 timm = pytest.importorskip("timm")
 CLASSES = 4
@@ -194,18 +193,15 @@ def test_calibration_is_that_of_all_batches_and_leaves_the_mode(images):
 
 
 def _process(rank, world, folder, images):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
     shared, whole = loader(images, distributed=True), loader(images)
     found = [calibration(network(), given) for given in (shared, whole)]
     torch.save(found, folder / f"{rank}.pt")
-    dist.destroy_process_group()
 
 
 @pytest.mark.slow
 def test_two_processes_measure_the_whole_once(tmp_path, folder):
     """41 samples: timm's sampler gives the second process one of the first's again."""
-    mp.spawn(_process, args=(2, tmp_path, folder), nprocs=2)
+    together(_process, tmp_path, folder)
     expected = calibration(network(), loader(folder))
     for rank in range(2):
         for found in torch.load(tmp_path / f"{rank}.pt", weights_only=True):

@@ -4,8 +4,6 @@ import os
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch.utils.data import Subset
 
 import acls
@@ -14,6 +12,7 @@ from acls.errors import InputError
 from acls.integrations.transformers import CalibrationCallback, compute_loss_func, compute_metrics
 from acls.losses import CRL, AdaFocal, CaPE
 from acls.predictions import Predictions
+from tests.processes import together
 
 transformers = pytest.importorskip("transformers")
 
@@ -267,12 +266,10 @@ def test_answers_are_found_wherever_they_are():
 
 
 def _process(rank, world, folder):
-    torch.set_num_threads(1)
     os.environ |= {
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world),
         "MASTER_ADDR": "localhost", "MASTER_PORT": "29512",
     }  # fmt: skip
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
     loss, metrics = compute_loss_func(CRL()), compute_metrics()
     callback = CalibrationCallback(loss, metrics=metrics, save=folder / "val.npz")
     net = model()
@@ -287,13 +284,11 @@ def _process(rank, world, folder):
     for make in (CRL, CaPE, AdaFocal):
         both = whole_and_resumed(folder / make.__name__, make, per_device_train_batch_size=4)
         torch.save(both, folder / f"{make.__name__}{rank}.pt")
-    dist.barrier()
-    os._exit(0)  # on its way out the interpreter, with DDP and gloo in it, now and then never ends
 
 
 @pytest.mark.slow
 def test_two_processes_remember_count_each_sample_once_and_go_on_from_a_checkpoint(tmp_path):
-    mp.spawn(_process, args=(2, tmp_path), nprocs=2)
+    together(_process, tmp_path)
     first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
     assert torch.equal(first["hits"], second["hits"])
     assert 0 < float(first["hits"].sum()) <= 32

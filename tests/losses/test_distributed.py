@@ -2,11 +2,10 @@
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from acls.losses import ACLS, CRL, AdaFocal, CaPE, Epoch, Patra
 from tests.contract.losses import N_TRAIN, inputs
+from tests.processes import together
 
 LOSSES = {
     "CRL": CRL,
@@ -42,17 +41,15 @@ def _train(make, rank, world):
     return loss.state_dict()
 
 
-def _process(rank, world, rendezvous, results):
-    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world)
+def _process(rank, world, folder):
     states = {name: _train(make, rank, world) for name, make in LOSSES.items()}
-    torch.save(states, f"{results}/{rank}.pt")
-    dist.destroy_process_group()
+    torch.save(states, f"{folder}/{rank}.pt")
 
 
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("processes")
-    mp.spawn(_process, args=(2, folder / "rendezvous", folder), nprocs=2)
+    together(_process, folder)
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 

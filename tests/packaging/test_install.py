@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from tests.data.folders import class_folders
+from tests.processes import wait_for
 from tests.report.chromium import FLAGS, find_or_install
-from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("build")

@@ -22,8 +22,8 @@ from acls.report.page.subjects import rank_subjects
 from acls.study.engine import Engine
 from acls.study.store import Store
 from acls.train.session import Session
+from tests.processes import wait_for
 from tests.study.quick import HERE
-from tests.waiting import wait_for
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ import pytest
 from acls.cli import main
 from acls.errors import InputError, WorkerLost
 from acls.study.engine import TRIES, Engine, Local, cores, make_engine
+from tests.processes import wait_for
 from tests.study import jobs
-from tests.waiting import wait_for
 
 
 def alive(pid):

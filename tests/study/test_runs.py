@@ -24,10 +24,10 @@ from acls.study.runs import Progress, chosen, epochs_of, missing, outputs, plan,
 from acls.study.store import Store
 from acls.train import TrainingStopped
 from acls.train.session import Session
+from tests.processes import wait_for
 from tests.study.quick import HERE, cells, timeless
 from tests.study.test_engine import alive
 from tests.train.quick import digits, maps
-from tests.waiting import wait_for
 
 
 @pytest.fixture(scope="module")

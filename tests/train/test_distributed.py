@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from acls.predictions import Predictions
 from acls.recipes import LossOptions
 from acls.storage import load_tensors
 from acls.train import fit, resume
 from acls.train.folder import load_state
+from tests.processes import together
 from tests.train.quick import STATEFUL, digits, maps
 
 # Batches that do not divide by two. Methods that compare samples with their neighbours do so within a process: after
@@ -30,8 +30,6 @@ RECIPES = {
 
 
 def _process(rank, world, folder):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
     # What torchrun would have set; the process group itself is there already.
     os.environ |= {
         "RANK": str(rank),
@@ -52,13 +50,12 @@ def _process(rank, world, folder):
             resume(folder / name, show=False)
         else:
             fit(recipe, folder / name, show=False)
-    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("two")
-    mp.spawn(_process, args=(2, folder), nprocs=2)
+    together(_process, folder)
     return folder
 
 

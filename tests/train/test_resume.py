@@ -15,8 +15,8 @@ from acls.recipes import LossOptions, save_recipe
 from acls.train import fit, resume
 from acls.train.folder import load_state, save_state
 from acls.train.session import Session
+from tests.processes import wait_for
 from tests.train.quick import STATEFUL, assert_same_runs, digits, maps
-from tests.waiting import wait_for
 
 
 class Power(Exception):
