@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from acls.errors import InputError, suggest
-from acls.options import SEED, check, option
+from acls.options import SEED, option
 
 if TYPE_CHECKING:
     from acls.data.dataset import Data
@@ -95,6 +95,5 @@ def load(options: DataOptions, *, seed: int = 1) -> Data:
     for name, value in vars(options).items():
         if value != getattr(DataOptions(), name) and name not in (*_ALWAYS, *known.takes):
             raise InputError(f"data.{name} is {value}, but {options.name} does not use it")
-    check(options)
     data: Data = importlib.import_module(f"acls.data.{known.module}").load(options, seed)
     return data

@@ -20,6 +20,8 @@ def hold_out(labels: Tensor, share: float, *, rule: str = "stratified", seed: in
     ``stratified`` holds out the last ones of each class, as in the protocol of Tiny-ImageNet. Each class keeps at least
     one sample, and a class with two or more samples has at least one held out.
     """
+    if not 0 <= share < 1:
+        raise InputError(f"data.val: expected a held-out share in [0, 1), got {share}")
     random = np.random.RandomState(seed)  # NumPy guarantees that the numbers of this generator never change
     if share == 0:
         held = np.zeros(0, dtype=np.int64)
@@ -53,6 +55,8 @@ def subset(labels: Tensor, chosen: Tensor, count: int | None, *, seed: int = 1) 
     """Return at most ``count`` of the chosen numbers, sorted, in proportion to the classes; all if it is None."""
     if count is None or count >= len(chosen):
         return chosen
+    if count < 1:
+        raise InputError(f"data.n_train: expected 1 or more, got {count}")
     random = np.random.RandomState(seed)
     # The members of each class get evenly spaced ranks, so the lowest ranks keep the class proportions.
     ranks = np.empty(len(chosen))

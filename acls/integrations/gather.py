@@ -36,6 +36,8 @@ class Gathered:
 
     def add(self, logits: Tensor, target: Tensor, *, unit: Tensor | None = None) -> None:
         """Count a batch; ``unit`` holds the sample numbers in the data set, which set the order of the kept rows."""
+        if len(target) == 0:
+            return
         counted = Suite.of(logits, target, kind="logits", ignore_index=self.ignore_index, bins=self.bins)
         self.suite = counted if self.suite is None else self.suite + counted
         if unit is None:

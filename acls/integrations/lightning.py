@@ -175,7 +175,7 @@ def _sampler(loader: Any) -> Any:
 
 
 def _val_loaders(trainer: Trainer) -> list[Any]:
-    return list(CombinedLoader(trainer.val_dataloaders).flattened)
+    return list(CombinedLoader(given).flattened) if (given := trainer.val_dataloaders) not in (None, [], ()) else []
 
 
 def _honours_mask(trainer: Trainer) -> bool:

@@ -90,7 +90,9 @@ def next_in_batch(at: Positions) -> tuple[Tensor, Tensor]:
     ignored.
     """
     n, device = at.shape[0], at.logits.device
-    counts = torch.ones(n, dtype=torch.bool, device=device) if at.valid is None else at.valid.reshape(n, -1).any(1)
+    if at.valid is None:
+        return torch.arange(1, n + 1, device=device) % max(n, 1), torch.ones(n, dtype=torch.bool, device=device)
+    counts = at.valid.reshape(n, -1).any(1)
     order = torch.argsort(~counts, stable=True)  # valid samples first, in their original order
     after = torch.arange(1, n + 1, device=device) % counts.sum().clamp(min=1)
     return torch.zeros_like(order).scatter(0, order, order[after.clamp(max=max(n - 1, 0))]), counts

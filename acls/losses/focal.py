@@ -148,9 +148,12 @@ class AdaFocal(FocalFamily):
             return
         edges = _equal_mass_edges(confidence.double(), self.bins).to(self.edges)
         confidence, correct = confidence.to(edges), correct.to(edges)
-        # Bin b is (edge b-1, edge b]. Only the minimum itself is at 0, and it is in no bin.
+        # Bin b is (edge b-1, edge b]. Only the minimum itself is at 0, and it is in no bin. A weighted torch.bincount
+        # has no deterministic algorithm on CUDA.
         index = torch.bucketize(confidence, edges).clamp(max=self.bins)
-        total, count = (torch.bincount(index, one, self.bins + 1)[1:] for one in (confidence - correct, None))
+        sums = self.gammas.new_zeros(2, self.bins + 1)
+        sums.index_add_(1, index, torch.stack([confidence - correct, torch.ones_like(confidence)]))
+        total, count = sums[:, 1:]
         self.move(total / count.clamp(min=1))
         self.edges.copy_(edges)
 

@@ -6,7 +6,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acls.data import DataOptions, load
 from acls.data.splits import hold_out, per_class, subset
 from acls.errors import InputError
 
@@ -66,5 +65,5 @@ def test_ten_of_each_class_validate_and_the_rest_tests():
 
 
 def test_a_share_of_one_is_refused():
-    with pytest.raises(InputError, match=r"val: expected a number in \[0, 1\), got 1\.0"):
-        load(DataOptions(val=1.0))
+    with pytest.raises(InputError, match=r"data\.val: expected a held-out share in \[0, 1\), got 1\.0"):
+        hold_out(LABELS, 1.0)
