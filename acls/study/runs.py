@@ -246,9 +246,9 @@ def detailed(folder: str | Path, rows: Iterable[Row]) -> list[Row]:
     return found
 
 
-def evaluated(predictions: Predictions) -> Result:
+def evaluated(predictions: Predictions, **settings: Any) -> Result:
     """Evaluate predictions with the details for a page and a ranking; images, if any, are the independent units."""
-    return replace(evaluate(predictions, detailed=True), blocks=None)
+    return replace(evaluate(predictions, detailed=True, **settings), blocks=None)
 
 
 def protocol(recipe: Recipe) -> dict[str, Any]:
@@ -305,10 +305,11 @@ def _measured(run: RunFiles, posthoc: str, test: Callable[[RunFiles], Prediction
     """Return the result after a post-hoc method: the one stored beside the outputs, or else computed from them."""
     file = run.path / TEST
 
-    def made() -> Result:
-        return evaluated(_after(run, posthoc, test(run)))
+    def made(**settings: Any) -> Result:
+        return evaluated(_after(run, posthoc, test(run)), **settings)
 
-    return kept(run.path / kept_file(posthoc), file, made) if file.is_file() else made()
+    # Of a shared run only the sums are of use, as its rows have the intervals and floors.
+    return kept(run.path / kept_file(posthoc), file, made) if file.is_file() else made(replicates=0)
 
 
 def _after(run: RunFiles, posthoc: str, predictions: Predictions) -> Predictions:
